@@ -346,6 +346,7 @@ class OutcomeUnknown(StoreError):
     again."""
 
     code = "outcome_unknown"
+    status = 503
 
 
 class StorageFull(StoreError):

@@ -4,12 +4,15 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
+from each import check_each
 from modelyard import Example, Message, Role, open_platform
 from modelyard.cli import SECTIONS, main
 from modelyard.cli.lazy_group import LazyGroup
@@ -313,3 +316,27 @@ def test_what_was_asked_is_collected_and_trained_on(tmp_path: Path, monkeypatch:
     assert "not both" in call("collect", "x", "--judge", "echo", "--score", "up", status=2).stderr
     assert "is not a pattern" in call("collect", "x", "--redact-pattern", "(", status=2).stderr
     assert "'email'" in call("collect", "x", "--redact", "emial", status=1).stderr
+
+
+def parsed_options(group: click.Command, context: click.Context) -> Iterator[tuple[str, click.Parameter]]:
+    """Each option of a command, and of those below it, that a function parses."""
+    for param in group.params:
+        if isinstance(param.type, click.types.FuncParamType):
+            yield f"{context.command_path} {param.name}", param
+    for name in group.list_commands(context) if isinstance(group, click.Group) else ():
+        below = group.get_command(context, name)
+        assert below is not None
+        yield from parsed_options(below, click.Context(below, context, name))
+
+
+def test_what_a_function_refuses_as_an_option_is_refused_in_words() -> None:
+    """Not by ValueError: older versions of click then show the value alone."""
+    found = dict(parsed_options(main, click.Context(main, info_name="modelyard")))
+    assert "modelyard train sft options" in found
+
+    def check(param: click.Parameter) -> None:
+        assert isinstance(param.type, click.types.FuncParamType)
+        with pytest.raises(click.BadParameter, match=r"^'\(' is not "):
+            param.type.func("(")
+
+    check_each(found, check)

@@ -10,6 +10,8 @@ A lane is a file of pins, `lane-<name>.txt`, whose first line names its test mod
 installed when those before it are there. Its environment is cached by the digest of the pins and of the Python version,
 in $MODELYARD_ENVS or the user's cache folder. A lane that cannot be installed fails; none is skipped.
 
+What each has installed is written to build/locks, of which pip makes the same environment again.
+
 A line `# python: 3.12` names the least Python of a lane, for clients that do not know this one any more.
 
 A lane whose second line names another as `beside` finds that one's Python in $MODELYARD_<NAME>_PYTHON, for servers
@@ -34,6 +36,7 @@ import newest_lanes
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
+LOCKS = ROOT / "build" / "locks"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """For the small models of tests, processes that each compute on every core are twice as slow."""
 
@@ -136,7 +139,17 @@ def named(pins: Path, what: str) -> list[str]:
 
 def run(pins: Path) -> bool:
     """Run one lane's tests, and print what they say when they are done. Returns whether they passed."""
-    return tested(pins, environment(pins)).returncode == 0
+    python = environment(pins)
+    keep_lock(pins.stem, python)
+    return tested(pins, python).returncode == 0
+
+
+def keep_lock(name: str, python: Path) -> None:
+    """Write what an environment has installed to `build/locks`, so that a run can be repeated with the same."""
+    freeze = [python, "-m", "pip", "freeze", "--disable-pip-version-check"]
+    installed = subprocess.run(freeze, check=True, capture_output=True, text=True).stdout
+    LOCKS.mkdir(parents=True, exist_ok=True)
+    (LOCKS / f"{name}.txt").write_text(f"# Python {version_of(str(python))}\n{installed}", encoding="utf-8")
 
 
 def tested(pins: Path, python: Path) -> "subprocess.CompletedProcess[str]":

@@ -1,7 +1,10 @@
-"""What `lanes.py --newest` installs, on which Python, and what it prints."""
+"""What the lanes install, on which Python, and what is kept and printed of it."""
 
+import platform
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -127,3 +130,27 @@ def test_environments_of_other_days_are_removed_and_those_of_other_lanes_are_not
     assert {"some-old-0123456789abcdef", "npm-0123456789abcdef"} <= names
     assert "some-0123456789abcdef" not in names
     assert len(names) == 3
+
+
+def test_what_a_lane_has_installed_is_kept(newest: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(newest.lanes, "LOCKS", tmp_path / "locks")
+    newest.lanes.keep_lock("lane-some", Path(sys.executable))
+    head, *lines = (tmp_path / "locks" / "lane-some.txt").read_text(encoding="utf-8").splitlines()
+    assert head == f"# Python {platform.python_version()}"
+    assert f"pytest=={pytest.__version__}" in lines
+
+
+SHIPPED = ("serve", "upstream", "postgres", "progress", "objects", "otel")
+"""The extras that add to a platform, but for those of torch, whose lane takes minutes to install."""
+
+
+def test_the_lower_bounds_are_the_versions_that_the_lane_of_the_lowest_runs() -> None:
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = (one for name in SHIPPED for one in project["optional-dependencies"][name])
+    bounds = dict.fromkeys([*project["dependencies"], *extras])
+    assert all(re.fullmatch(r"[\w\[\]-]+>=[\d.]+", one) for one in bounds), "an upper bound needs a reason"
+    lowest = (root / "tests" / "clients" / "lane-lowest.txt").read_text(encoding="utf-8")
+    pins = [line for line in lowest.partition("\n\n")[0].splitlines() if not line.startswith("#")]
+    assert sorted(one.replace(">=", "==") for one in bounds) == sorted(pins)

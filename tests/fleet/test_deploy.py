@@ -1,16 +1,18 @@
 """The files of `examples/deploy` are valid, and what they run is there."""
 
+import json
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
-import kubernetes_validate
 import pytest
 import yaml
 
-from modelyard.cli import main
+from manifests import check_command, check_manifest, pods_of
+from modelyard.domain.job import Needs
+from modelyard.parts.clusters.kubernetes import KubernetesJobs
 
 pytestmark = pytest.mark.parts
 
@@ -18,19 +20,12 @@ DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
 DOC = DEPLOY.parents[1] / "docs" / "how-to" / "run-on-many-machines.md"
 
 
-def check(words: list[str]) -> None:
-    """Raise unless the words are a command with options that it has; nothing is run."""
-    command = main.get_command(click.Context(main), words[0])
-    assert command is not None, words
-    command.make_context(words[0], list(words[1:]))
-
-
 def compose() -> Any:
     return yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 
 
-def manifests() -> Iterator[Any]:
-    return yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+def manifests(name: str = "kubernetes.yaml") -> Iterator[Any]:
+    return yaml.safe_load_all((DEPLOY / name).read_text())
 
 
 def test_the_compose_file_runs_commands_that_there_are_on_services_that_there_are() -> None:
@@ -41,7 +36,27 @@ def test_the_compose_file_runs_commands_that_there_are_on_services_that_there_ar
         if "build" in service:
             assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
     for name in ("server", "worker"):
-        check(services[name]["command"])
+        check_command(services[name]["command"])
+
+
+def test_what_writes_into_the_folder_waits_until_it_may() -> None:
+    """The volume belongs to root until the service `folder` has ended."""
+    services = compose()["services"]
+    writers = [name for name, one in services.items() if name != "folder" and "artifacts:/artifacts" in one["volumes"]]
+    assert writers == ["server", "worker"]
+    for name in writers:
+        assert services[name]["depends_on"] == {
+            "postgres": {"condition": "service_healthy"},
+            "folder": {"condition": "service_completed_successfully"},
+        }
+    assert "healthcheck" in services["postgres"]
+
+
+@pytest.mark.parametrize("file", ["compose.yaml", "kubernetes.yaml", "chart/templates/NOTES.txt"])
+def test_each_says_how_the_first_key_is_made(file: str) -> None:
+    text = re.sub(r"\\\n#? *", "", (DEPLOY / file).read_text(encoding="utf-8"))
+    (words,) = re.findall(r"(?:exec server|-server --) modelyard (.*)", text)
+    check_command(shlex.split(words.replace("{{ .Values.store }}", "postgresql://yard@postgres/yard")))
 
 
 def test_no_file_holds_a_password() -> None:
@@ -50,14 +65,53 @@ def test_no_file_holds_a_password() -> None:
         assert all(value.startswith("${YARD_PASSWORD:?") for value in passwords)
 
 
-def test_the_manifests_are_valid_and_run_commands_that_there_are() -> None:
+def test_the_manifests_are_valid_and_bound_and_confine_what_they_run() -> None:
     kinds = []
     for manifest in manifests():
-        kubernetes_validate.validate(manifest, "1.30", strict=True)
+        check_manifest(manifest)
         kinds.append(manifest["kind"])
-        for container in manifest["spec"].get("template", {}).get("spec", {}).get("containers", ()):
-            check(container["args"])
-    assert kinds == ["Deployment", "Service", "Deployment"]
+    assert kinds == [
+        *("Deployment", "Service", "PodDisruptionBudget"),
+        *("Deployment", "Job", "CronJob", "CronJob"),
+    ]
+    commands = [pod["containers"][0]["args"][0] for manifest in manifests() for pod in pods_of(manifest)]
+    assert commands == ["serve", "work", "migrate", "keep", "sweep"]
+
+
+def test_a_worker_that_makes_jobs_may_do_what_it_does_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verbs of its role are those of the requests that the cluster gets."""
+    found = {manifest["kind"]: manifest for manifest in manifests("kubernetes-jobs.yaml")}
+    for manifest in found.values():
+        check_manifest(manifest, commands=False)
+    (account,) = found["RoleBinding"]["subjects"]
+    assert account["name"] == found["ServiceAccount"]["metadata"]["name"]
+    (pod,) = pods_of(found["Deployment"])
+    assert pod["serviceAccountName"] == account["name"]
+    allowed = {(one, verb) for rule in found["Role"]["rules"] for one in rule["resources"] for verb in rule["verbs"]}
+    seen = set()
+
+    class Recorded:
+        text = ""
+
+        def request(self, method: str, path: str, *_: Any, **__: Any) -> "Recorded":
+            words = path.partition("?")[0].partition("/namespaces/yard/")[2].split("/")
+            verb = {"POST": "create", "DELETE": "delete", "GET": "get" if len(words) > 1 else "list"}[method]
+            seen.add(("/".join(words[::2]), verb))
+            return self
+
+        def json(self) -> Any:
+            failed = {"conditions": [{"type": "Failed", "status": "True"}]}
+            return {"items": [{"metadata": {"name": "job-1"}, "status": failed}]}
+
+    template = json.loads(found["ConfigMap"]["data"]["job.json"])
+    jobs = KubernetesJobs("http://127.0.0.1:1", "yard", lambda needs: template)
+    monkeypatch.setattr(jobs, "_http", Recorded())
+    jobs.check()
+    jobs.start("job-1", ["python"], Needs("evaluation"))
+    jobs.states(["job-1"])
+    jobs.output("job-1")
+    jobs.stop("job-1")
+    assert seen == allowed
 
 
 def test_the_image_installs_extras_that_there_are() -> None:
@@ -66,8 +120,11 @@ def test_the_image_installs_extras_that_there_are() -> None:
     declared = (DEPLOY.parents[1] / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
     assert all(f"\n{extra} = [" in declared for extra in extras)
     assert 'ENTRYPOINT ["modelyard"]' in text
+    values = yaml.safe_load((DEPLOY / "chart" / "values.yaml").read_text())
+    assert f"useradd --uid {values['user']} " in text
+    assert f"USER {values['user']}\n" in text
 
 
 @pytest.mark.parametrize("line", [line for line in DOC.read_text().splitlines() if line.startswith("modelyard ")])
 def test_the_commands_of_the_page_are_there(line: str) -> None:
-    check([word for word in shlex.split(line.partition(" &")[0])[1:] if word])
+    check_command([word for word in shlex.split(line.partition(" &")[0])[1:] if word])

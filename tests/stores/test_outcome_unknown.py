@@ -1,31 +1,19 @@
 """A store that cannot say whether a commit took place, and the list of all kinds of record."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from modelyard import open_platform
+from modelyard import Platform, open_platform
 from modelyard.domain.record import Record
 from modelyard.errors import OutcomeUnknown
-from modelyard.http.error_responses import DETAIL, ERROR, REASON, error_status
+from modelyard.http.error_responses import DETAIL, ERROR, REASON, failed
 from modelyard.http.interface import ErrorFormat
 from modelyard.stores import RECORDS, MemoryStore
-from modelyard.testing import RunTwiceStore
+from unsure_store import UnsureStore, unsure_anywhere
 
+GROUP = {"trajectories": [{"messages_and_choices": [{"role": "user", "content": "a"}], "reward": 1.0}]}
 EXAMPLE = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
-
-
-class UnsureStore(RunTwiceStore):
-    """Commits, and then loses the connection."""
-
-    unsure = False
-
-    def transact(self, step: Any, durable: bool = True) -> Any:
-        answer = self._store.transact(step, durable)
-        if self.unsure:
-            raise OutcomeUnknown("the connection was lost during the commit; look before you try again")
-        return answer
 
 
 @pytest.fixture
@@ -33,6 +21,45 @@ def store() -> Iterator[UnsureStore]:
     store = UnsureStore(MemoryStore(RECORDS))
     yield store
     store.close()
+
+
+def _train(platform: Platform) -> None:
+    model = platform.models.create("m", base_model="tabular-mini")
+    platform.training.sft(model, [EXAMPLE, EXAMPLE], epochs=3)
+    platform.worker().run_until_idle()
+
+
+def _loop(platform: Platform) -> None:
+    model = platform.models.create("m", base_model="tabular-mini")
+    task = {"prompt": "a", "expected": "the answer"}
+    size = {"rounds": 1, "samples": 2, "tasks_per_round": 1, "max_tokens": 4}
+    platform.training.loop(model, [task], "token_f1", held_out=[task], **size)
+    platform.worker().run_until_idle()
+
+
+def _evaluate(platform: Platform) -> None:
+    objects = platform.evaluations.objects
+    objects.publish("dataset", "d", {}, rows=[{"messages": [{"role": "user", "content": "a"}]}])
+    rows = [{"prompt": str(number), "expected": "b"} for number in range(3)]
+    platform.evaluations.submit("quiz", "echo", rows, scorers=["exact_match"])
+    platform.worker().run_until_idle()
+
+
+SCENARIOS: dict[str, Callable[[Platform], object]] = {
+    "an upload": lambda platform: platform.training.upload("d", [EXAMPLE]),
+    "a training": _train,
+    "a loop": _loop,
+    "an evaluation": _evaluate,
+    "trajectories": lambda platform: platform.models.log_trajectories(
+        platform.models.create("m", base_model="tabular-mini"), [GROUP]
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_no_record_loses_its_files_whichever_commit_has_an_unknown_outcome(name: str) -> None:
+    assert unsure_anywhere(SCENARIOS[name]) > 0
 
 
 def test_an_idempotency_key_finds_what_may_have_been_stored(store: UnsureStore) -> None:
@@ -47,8 +74,11 @@ def test_an_idempotency_key_finds_what_may_have_been_stored(store: UnsureStore) 
 
 
 @pytest.mark.parametrize("error_format", [DETAIL, ERROR, REASON])
-def test_over_http_it_is_an_error_of_the_server(error_format: ErrorFormat) -> None:
-    assert error_status(OutcomeUnknown("lost"), error_format) == 500
+def test_over_http_it_passes_and_no_client_repeats_it_by_itself(error_format: ErrorFormat) -> None:
+    response = failed(OutcomeUnknown("lost"), error_format, "r")
+    assert response.status == 503
+    assert {"retry-after": "1", "x-should-retry": "false"}.items() <= dict(response.headers).items()
+    assert b"look before you send it again" in response.body
 
 
 def test_records_are_a_sequence() -> None:

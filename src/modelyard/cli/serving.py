@@ -17,7 +17,7 @@ from modelyard.cli.terminal import (
     store_option,
     try_artifacts,
 )
-from modelyard.cli.working import executor_of
+from modelyard.cli.working import ending_with_workers, executor_of
 from modelyard.domain.identity import anonymous as anonymous_principal
 from modelyard.http.auth import is_loopback
 from modelyard.http.interface import Interface
@@ -101,4 +101,5 @@ def serve(
             dashboard=dashboard,
             anonymous=None if anonymous is None else anonymous_principal(anonymous),
         )
-        uvicorn_server.run(app, host, port)
+        with ending_with_workers(platform):
+            uvicorn_server.run(app, host, port)

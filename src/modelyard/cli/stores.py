@@ -9,7 +9,10 @@ from modelyard.cli.lazy_group import parts_of
 from modelyard.cli.terminal import StoreName, StoreType, named_factory, printable_store, require_store, store_option
 from modelyard.compose import open_store, store_address
 from modelyard.domain.schema import records_of
+from modelyard.part import Part
 from modelyard.stores import copying, schema_changes
+from modelyard.stores.history import UNFINISHED
+from modelyard.stores.table_changes import SchemaChange
 
 
 @click.command()
@@ -33,19 +36,23 @@ def migrate(store: StoreName) -> None:
     )
 
 
+_COPY = Part("copy", changes=lambda: (SchemaChange(UNFINISHED, ()),))
+
+
 @click.command()
 @click.argument("source", type=StoreType(), metavar="SOURCE")
 @click.argument("target", type=StoreType(), metavar="TARGET")
 def copy(source: StoreName, target: StoreName) -> None:
     """Copy every record from SOURCE to TARGET, each a file or the address of a database, and compare the two.
 
-    Stop everything that writes to either first. A copy that was interrupted continues. Files of checkpoints and
+    What is written to SOURCE after the beginning is not copied: stop everything that writes to it first. Until the end
+    nothing else opens TARGET, which must be new; a copy that was interrupted continues. Files of checkpoints and
     training data are not in the store: copy the folder or the bucket of artifacts, too.
     """
     require_store(source)
     parts = parts_of(click.get_current_context())
     declared = records_of(parts)
-    with closing(open_store(source, parts=parts)) as kept, closing(open_store(target, parts=parts)) as copied:
+    with closing(open_store(source, parts=parts)) as kept, closing(open_store(target, parts=[*parts, _COPY])) as copied:
         records = copying.size_of(kept, declared)
         to_do = 3 * records - copying.size_of(copied, declared)  # read from one, written to the other, compared
         with click.progressbar(length=to_do, label=f"{records} records") as bar:

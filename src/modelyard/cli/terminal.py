@@ -48,7 +48,7 @@ class PlaceType(click.Path):
             refuse_address(value, "name the path of a file" if self.file_okay else "name a folder")
         except InvalidInput as error:
             self.fail(error.problems[0].msg, param, ctx)
-        path = super().convert(value, param, ctx)
+        path: Any = super().convert(value, param, ctx)
         if not path.absolute().parent.is_dir():
             self.fail(f"there is no folder {path.parent}; make it first, or name another place", param, ctx)
         return path

@@ -15,7 +15,7 @@ from modelyard.errors import JobFailed
 def parsed_option(text: str) -> tuple[str, Any]:
     name, found, value = text.partition("=")
     if not found:
-        raise ValueError(f"{text!r} is not like learning_rate=1e-4")
+        raise click.BadParameter(f"{text!r} is not like learning_rate=1e-4")
     try:
         return name, json.loads(value)
     except ValueError:

@@ -2,7 +2,8 @@
 
 import signal
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from modelyard.executors.isolating import IsolatingExecutor
 from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.part import JobCluster, by_scheme, standard_parts
+from modelyard.platform.jobs.process_workers import process_workers
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Executor
 
@@ -59,6 +61,8 @@ def check_cluster_options(store: StoreName | None, isolate: bool) -> None:
             "the cluster would show the password in --store to its users: use a PGPASSFILE in its place, or --factory"
         )
 
+
+ENDED = "worker {} has ended by itself: its log says why; start it again"
 
 DEFAULT_FACTORY = "modelyard.compose:open_by_addresses"
 
@@ -102,9 +106,28 @@ def work(
         does = "waits for jobs" if cluster is None else f"submits jobs to {cluster.name}, where they outlive it"
         click.echo(f"worker {worker.id} {does}; Ctrl-C stops it", err=True)
         try:
-            threading.Event().wait()
+            worker.ended.wait()
         except KeyboardInterrupt:
             click.echo("stopping", err=True)
+        else:
+            raise click.ClickException(ENDED.format(worker.id))
+
+
+@contextmanager
+def ending_with_workers(platform: Platform) -> Iterator[None]:
+    """Have a worker that fails interrupt the main thread, and raise `click.ClickException` then."""
+    failed, main = list[str](), threading.main_thread().ident or 0
+
+    def interrupt(worker_id: str) -> None:
+        failed.append(worker_id)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    process_workers(platform._runtime).on_failure = interrupt
+    try:
+        yield
+    finally:
+        if failed:
+            raise click.ClickException(ENDED.format(failed[0]))
 
 
 def executor_of(platform: Platform, store: StoreName, concurrency: int, isolate: bool) -> Executor:

@@ -99,6 +99,10 @@ class Message:
         return "".join(part.text for part in self.content if type(part) is ContentPart)
 
 
+class NoCalls(tuple[ToolCall, ...]):
+    """The calls of a message with an empty list of them, which is not the same as none to vendors."""
+
+
 @attrs.frozen
 class Tool:
     """A function that the model may call; `parameters` is its JSON schema."""

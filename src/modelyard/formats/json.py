@@ -69,22 +69,13 @@ def loads(
         raise InvalidInput.at(*at, msg="is too large to be parsed", type="json_invalid") from None
 
 
-def loads_leniently(raw: bytes, *, at: tuple[str | int, ...] = (), max_depth: int, max_structure: int) -> object:
-    """Parse one JSON text of which nothing should be lost. Raises `InvalidInput` for what is not JSON, too deep or too
-    wide. What is not UTF-8, and half of a surrogate pair, become U+FFFD, NaN and infinities their names, and integers
-    beyond 64 bits floats; of a key that occurs twice the last one counts."""
+def check_size(raw: bytes, *, at: tuple[str | int, ...], max_depth: int, max_structure: int) -> None:
+    """Raise `InvalidInput` for a JSON text that is too deep or too wide, as `loads` does."""
     try:
         if len(raw) > max_structure or _openings(raw) > max_depth:
             _check_structure(raw, max_depth, max_structure)
-        whole = _ESCAPE.sub(lambda escape: b"\\ufffd" if escape[1] else escape[0], raw) if b"\\" in raw else raw
-        return _LENIENT.decode(whole.decode(errors="replace").removeprefix("\ufeff"))
     except _Refused as error:
         raise InvalidInput.at(*at, msg=str(error), type="json_invalid") from None
-    except json.JSONDecodeError as error:
-        message = f"is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        raise InvalidInput.at(*at, msg=message, type="json_invalid") from None
-    except (RecursionError, MemoryError):
-        raise InvalidInput.at(*at, msg="is too large to be parsed", type="json_invalid") from None
 
 
 def _text(raw: bytes) -> str:
@@ -173,15 +164,6 @@ def _int(text: str) -> int:
     return int(text)
 
 
-def _any_float(text: str) -> float | str:
-    value = float(text)
-    return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _any_int(text: str) -> float | str:
-    return int(text) if len(text) <= 20 and int(text) in INT64 else _any_float(text)
-
-
 _MARK = object()
 
 
@@ -215,7 +197,6 @@ def _place(value: object, wanted: Callable[[object], bool]) -> tuple[str | int, 
 
 _PLAIN = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
 _CAREFUL = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=_float, parse_int=_int)
-_LENIENT = json.JSONDecoder(parse_constant=str, parse_float=_any_float, parse_int=_any_int)
 _MARKING = json.JSONDecoder(
     object_pairs_hook=_object, parse_constant=_marked(_constant), parse_float=_marked(_float), parse_int=_marked(_int)
 )

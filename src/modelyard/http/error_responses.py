@@ -174,7 +174,7 @@ def _headers(failure: Exception) -> list[Header]:
     headers = []
     if isinstance(failure, http_errors.MethodNotAllowed):
         headers.append(("allow", failure.allow))
-    if isinstance(failure, errors.Conflict | errors.NoAnswerPrepared):
+    if isinstance(failure, errors.Conflict | errors.NoAnswerPrepared | errors.OutcomeUnknown):
         headers.append(("x-should-retry", "false"))
     wait = getattr(failure, "retry_after", None)
     if wait is not None or _status(failure) in _LATER:

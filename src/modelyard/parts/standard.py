@@ -40,7 +40,7 @@ STANDARD: Sequence[Part] = (
     _standard("scripted"),
     _standard("retention"),
     _standard("backups"),
-    _standard("postgres"),
+    _standard("postgres", "upkeep"),
     _standard("objects"),
     _standard("clusters"),
     _standard("contracts"),

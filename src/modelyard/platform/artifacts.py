@@ -7,17 +7,39 @@ from typing import BinaryIO
 
 import attrs
 
+from modelyard.errors import OutcomeUnknown
 from modelyard.protocols import ArtifactStore, StoredArtifact
+
+_MAYBE_RECORDED = (OutcomeUnknown, KeyboardInterrupt, SystemExit)
+"""What may end a block whose record was stored. The sweep removes the artifact if no record names it."""
 
 
 @contextmanager
-def remove_unless_recorded(artifacts: ArtifactStore, stored: StoredArtifact) -> Iterator[None]:
-    """Remove an artifact if the block raises, because its record was not stored."""
+def remove_unless_recorded(artifacts: ArtifactStore, name: str) -> Iterator[None]:
+    """Remove an artifact if the block raises because its record was not stored."""
+    names = [name]
+    with remove_loose(artifacts, names):
+        yield
+        names.clear()
+
+
+@contextmanager
+def remove_loose(artifacts: ArtifactStore, names: list[str]) -> Iterator[None]:
+    """Remove at the end of the block the artifacts that `names` has then: no record names them."""
     try:
         yield
-    except BaseException:
-        artifacts.remove(stored.name)
+    except _MAYBE_RECORDED:
+        names.clear()
         raise
+    finally:
+        remove_all(artifacts, names)
+
+
+def remove_all(artifacts: ArtifactStore, names: list[str]) -> None:
+    """Remove artifacts, and their names from the list."""
+    while names:
+        artifacts.remove(names[-1])
+        names.pop()
 
 
 @attrs.frozen
@@ -43,7 +65,7 @@ class Spool:
 
     def remove_unless_recorded(self, stored: StoredArtifact) -> AbstractContextManager[None]:
         """Remove an artifact if the block, which is to record it, raises."""
-        return remove_unless_recorded(self._artifacts, stored)
+        return remove_unless_recorded(self._artifacts, stored.name)
 
 
 def artifacts_folder(path: str | os.PathLike[str]) -> str:

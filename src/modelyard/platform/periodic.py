@@ -10,13 +10,19 @@ from modelyard.protocols import Clock
 
 
 class Periodic:
-    """Calls `action` every so many seconds while it is entered, even if it raises. It is entered once. `seconds` may be
-    a function, which is asked before each wait. It ends by itself when the platform is closed."""
+    """Calls `action` every so many seconds while it is entered, whatever that raises. It is entered once. `seconds` may
+    be a function, which is asked before each wait. It ends by itself when the platform is closed, or the clock fails:
+    then it calls `ended`."""
 
     def __init__(
-        self, clock: Clock, seconds: float | Callable[[], float], action: Callable[[], None], name: str
+        self,
+        clock: Clock,
+        seconds: float | Callable[[], float],
+        action: Callable[[], None],
+        name: str,
+        ended: Callable[[], None] = lambda: None,
     ) -> None:
-        self._clock, self._action = clock, action
+        self._clock, self._action, self._on_end = clock, action, ended
         self._seconds: Callable[[], float] = seconds if callable(seconds) else lambda: seconds
         self._ended, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -43,17 +49,23 @@ class Periodic:
         self.stop()
 
     def _run(self) -> None:
-        while not self._ended.is_set():
-            self._clock.wait(self._wake, self._seconds())
-            self._wake.clear()
-            if not self._ended.is_set():
-                self._act()
+        try:
+            while not self._ended.is_set():
+                self._clock.wait(self._wake, self._seconds())
+                self._wake.clear()
+                if not self._ended.is_set() and not self._act():
+                    return self._on_end()
+        except BaseException:  # noqa: BLE001 - it is logged, and whoever needs this thread hears of it
+            log.exception("%s has ended", self._thread.name)
+            self._on_end()
 
-    def _act(self) -> None:
+    def _act(self) -> bool:
+        """Return whether there is a next turn."""
         try:
             self._action()
         except StoreClosed:
             log.warning("%s ends: its platform was closed", self._thread.name)
-            self._ended.set()
-        except Exception:  # noqa: BLE001 - it is logged, and the next turn tries again
+            return False
+        except BaseException:  # noqa: BLE001 - it is logged, and the next turn tries again
             log.exception("%s failed; it tries again", self._thread.name)
+        return True

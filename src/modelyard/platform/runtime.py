@@ -53,9 +53,11 @@ class Settings:
     form that uploads a file. A response that was stored is kept for `response_days`. A training run that
     its client drives keeps its worker for `run_idle` after its last command, unless other jobs wait. A client's session
     ends, and so do its runs, when nothing was heard of the client for `session_idle`. With `strict_conversations`
-    doubles and tabular models refuse what vendors do: answers of tools without their call, calls without their answer,
-    tools of the same name, and blank texts in the messages format. `unknown_members` is "refuse" or "ignore": what
-    becomes of members of an inference request that are not known, unless the request says so itself.
+    doubles and tabular models refuse what vendors do: answers of tools without their call, calls without their answer
+    or with two, tools of the same name, and what the vendor of a format refuses. `unknown_members` is "refuse" or
+    "ignore": what becomes of members of an inference request that are not known, unless the request says so itself.
+    With `durable_usage` an answer is given once its row of the ledger is as durable as any record, and not a second
+    later.
     """
 
     lease: float = 30.0
@@ -76,6 +78,7 @@ class Settings:
     reference_mode: str = "syntax"
     strict_conversations: bool = True
     unknown_members: str = "refuse"
+    durable_usage: bool = False
 
 
 class Booking(Protocol):

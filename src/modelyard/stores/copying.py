@@ -58,6 +58,9 @@ class Holding(Protocol):
         ...
 
 
+Scan = Callable[..., list[Any]]
+"""`Scannable.scan`."""
+
 Note = Callable[[int], object]
 """Called with how many records were copied, or compared, since the last call."""
 
@@ -67,14 +70,13 @@ def key_of(record: Record, kept: object) -> tuple[Any, ...]:
     return tuple(getattr(kept, name) for name in record.key)
 
 
-def copy_snapshot(source: Scannable, target: Store, records: Iterable[Record]) -> None:
-    """Copy every record of a snapshot to a store that has none."""
+def copy_snapshot(source: Scannable, target: Store, records: Iterable[Record], note: Note = lambda _: None) -> None:
+    """Copy every record of a snapshot to a store that has none, or the first of them."""
     for record in records:
-        after: tuple[Any, ...] | None = None
-        batch: list[Any]
-        while batch := source.scan(record.cls, after, _AT_ONCE):
+        last = _scan_of(target)(record.cls, None, 1, descending=True)
+        for batch in _batches(source.scan, record, key_of(record, last[0]) if last else None):
             restore(target, batch)
-            after = key_of(record, batch[-1])
+            note(len(batch))
         if record.sequence:
             retire_numbers(target, record, source.last_number(record.cls))
 
@@ -85,24 +87,25 @@ def size_of(store: Store, records: Iterable[Record]) -> int:
 
 
 def copy_store(source: Store, target: Store, records: Sequence[Record], note: Note) -> None:
-    """Copy every record of a store to which no one writes, with its number, and compare the two.
+    """Copy every record of one snapshot of a store, with its number, and compare the two.
 
-    A copy that was interrupted continues where it ended. Raises `StoreError` if the copy differs from the source, or
-    if the source has records that are not among `records`.
+    Until that is done nobody else opens the target, which must be empty or a copy that was interrupted: that continues
+    where it ended. Raises `StoreError` if the two differ, or the source has records that are not among `records`.
     """
     _refuse_other_records(source)
+    empty = not size_of(target, records)
+    if not target.transact(lambda tx: cast(Any, tx).mark_unfinished(True, empty)):
+        raise StoreError("the target has records already; copy to a new file, or to an empty database")
+    source.read(lambda snapshot: _copy(cast(Scannable, snapshot), target, records, note))
+    target.transact(lambda tx: cast(Any, tx).mark_unfinished(False, True))
+
+
+def _copy(source: Scannable, target: Store, records: Sequence[Record], note: Note) -> None:
+    copy_snapshot(source, target, records, note)
     for record in records:
-        last = _page(target, record, None, 1, descending=True)
-        for batch in _batches(source, record, key_of(record, last[0]) if last else None):
-            restore(target, batch)
-            note(len(batch))
-        if record.sequence:
-            retire_numbers(target, record, source.read(lambda s, r=record: cast(Scannable, s).last_number(r.cls)))  # type: ignore[misc]
-    target.sync()
-    for record in records:
-        if _digest(source, record, note) != _digest(target, record, note):
+        if _digest(source.scan, record, note) != _digest(_scan_of(target), record, note):
             raise StoreError(
-                f"the copies of {record.table} differ: stop everything that writes to either store,"
+                f"the copies of {record.table} differ, as after a change of the source since the copy was interrupted:"
                 " remove the target, and copy again"
             )
 
@@ -117,23 +120,22 @@ def _refuse_other_records(source: Store) -> None:
         )
 
 
-def _page(
-    store: Store, record: Record, after: tuple[Any, ...] | None, limit: int, descending: bool = False
-) -> list[Any]:
-    return store.read(lambda snapshot: cast(Scannable, snapshot).scan(record.cls, after, limit, descending))
+def _scan_of(store: Store) -> Scan:
+    return lambda *page, **more: store.read(lambda snapshot: cast(Scannable, snapshot).scan(*page, **more))
 
 
-def _batches(store: Store, record: Record, after: tuple[Any, ...] | None = None) -> Iterator[list[Any]]:
+def _batches(scan: Scan, record: Record, after: tuple[Any, ...] | None = None) -> Iterator[list[Any]]:
     """Yield the records of a class in the order of their keys."""
-    while batch := _page(store, record, after, _AT_ONCE):
+    batch: list[Any]
+    while batch := scan(record.cls, after, _AT_ONCE):
         yield batch
         after = key_of(record, batch[-1])
 
 
-def _digest(store: Store, record: Record, note: Note) -> str:
+def _digest(scan: Scan, record: Record, note: Note) -> str:
     """Return a digest of all records of a class, with their numbers."""
     digest = hashlib.sha256()
-    for batch in _batches(store, record):
+    for batch in _batches(scan, record):
         for kept in batch:
             digest.update(repr(attrs.astuple(kept, recurse=False)).encode("utf-8", "backslashreplace"))
         note(len(batch))

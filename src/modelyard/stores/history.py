@@ -49,6 +49,10 @@ BEFORE: Mapping[str, str] = {
 """The changes from before tables were recorded, each with the tables that it made. It never grows."""
 
 
+UNFINISHED = "copy/unfinished"
+"""The mark of a store that gets a copy, among the names of its changes: only what copies knows it."""
+
+
 class NamedChange(Protocol):
     """A change of tables, of every store or of one kind."""
 
@@ -80,6 +84,8 @@ def unknown_changes(names: Iterable[str], changes: Iterable[NamedChange]) -> lis
     """Return which of the names of a store's changes are not known. Raises `StoreTooNew` for those of what is open."""
     changes = [*changes]
     unknown = {*names} - BEFORE.keys() - {change.name for change in changes}
+    if UNFINISHED in unknown:
+        raise StoreCorrupt("the store is a copy that was not completed: run `modelyard copy` again, or remove it")
     newer = sorted(name for name in unknown if part_of(name) in parts_of(changes))
     if newer:
         raise StoreTooNew(f"the store has migrations that this version does not know: {newer}")
@@ -117,7 +123,8 @@ class TableHistory:
         return [
             change
             for change in changes
-            if change.name not in self.changes and (not change.classes or not change.classes.isdisjoint(records))
+            if change.name not in {*self.changes, UNFINISHED}
+            and (not change.classes or not change.classes.isdisjoint(records))
         ]
 
 

@@ -1,5 +1,6 @@
 """Every object of a request for a chat completion refuses a member that it does not know, by name and at its place."""
 
+import copy
 from typing import Any, get_args, get_type_hints
 
 import attrs
@@ -145,3 +146,34 @@ def test_what_clients_add_of_their_own_is_taken(client: Any) -> None:
     messages = [{**turn, **added, "tool_calls": [called]}, {"role": "tool", "tool_call_id": "1", "content": "done"}]
     answer = client.send("POST", "/v1/chat/completions", {"model": "echo", "messages": messages})
     assert answer.status == 200
+
+
+CALLED = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+OBJECT, OBJECTS = ("x", 1, [{}]), ("x", 1, {}, ["x"])
+HINTS: Any = {
+    ("annotations",): OBJECTS,
+    ("reasoning_details",): OBJECTS,
+    ("thinking_blocks",): OBJECTS,
+    ("provider_specific_fields",): OBJECT,
+    ("tool_calls", 0, "index"): ("x", [], {}),
+    ("tool_calls", 0, "extra_content"): OBJECT,
+    ("tool_calls", 0, "provider_specific_fields"): OBJECT,
+    ("tool_calls", 0, "function", "parsed_arguments"): OBJECT,
+    ("tool_calls", 0, "function", "provider_specific_fields"): OBJECT,
+}
+
+
+@pytest.mark.parametrize("place", HINTS, ids=str)
+def test_what_changes_nothing_is_of_its_type(place: tuple[str | int, ...]) -> None:
+    for wrong in HINTS[place]:
+        message: Any = {"role": "assistant", "content": "x", "tool_calls": [copy.deepcopy(CALLED)]}
+        owner = message
+        for step in place[:-1]:
+            owner = owner[step]
+        owner[place[-1]] = wrong
+        body = {"model": "echo", "messages": [{"role": "user", "content": "x"}, message]}
+        with pytest.raises(InvalidInput) as refused:
+            read_request(body)
+        assert refused.value.problems[0].loc[: 2 + len(place)] == ("messages", 1, *place)
+        owner[place[-1]] = None
+        read_request(body)

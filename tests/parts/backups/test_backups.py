@@ -155,7 +155,7 @@ def test_a_backup_that_is_not_whole_is_refused_before_anything_is_written(
 
 
 def test_a_backup_needs_a_folder_that_is_there_and_makes_none(yard: Path, tmp_path: Path, call: Any) -> None:
-    refused = call("backup", "--store", yard, tmp_path / "no" / "such" / "copy.db", status=1)
+    refused = call("backup", "--store", yard, tmp_path / "no" / "such" / "copy.db", status=2)
     assert f"there is no folder {tmp_path / 'no' / 'such'}" in refused.output
     assert not (tmp_path / "no").exists()
     call("backup", "--store", yard, tmp_path / "copy.db")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from batch_files import CHAT, asking, lines_of, uploaded
+from http_client import client_of
 from modelyard import Platform, Settings, open_platform
 from modelyard.backends import ScriptedBackend
 from modelyard.backends.echo import EchoBackend
@@ -75,7 +76,7 @@ def test_what_a_line_does_wrong_is_its_own_error(platform: Platform) -> None:
     found = {line["custom_id"]: line["response"] for line in lines_of(platform, batch.error_file_id)}
     assert {name: (one["status_code"], one["body"]["error"]["param"]) for name, one in found.items()} == {
         "hot": (400, "temperature"),
-        "unknown": (404, None),
+        "unknown": (404, "model"),
         "streamed": (400, "stream"),
         "misspelt": (400, "response_format.json_schema.strcit"),
     }
@@ -347,6 +348,38 @@ def test_each_interface_answers_in_its_own_words(
         "streamed": (400, "stream"),
         "hot": (400, "temperature"),
     }
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "hologram"}]}]}),
+    (CHAT, {"messages": [{"role": "user"}, {"role": "assistant"}]}),
+    (CHAT, {"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "y", "tool_call_id": "a"}]}),
+    (CHAT, {"model": "nothing", "messages": [{"role": "user", "content": "x"}]}),
+    (CHAT, {"messages": [{"role": "user", "content": "x " * 400_000}]}),
+    (CHAT, {"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function", "function": {"nam": 1}}]}),
+    ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "hologram"}]}]}),
+    ("/v1/responses", {"input": [{"type": "function_call_output", "call_id": "a", "output": "x"}]}),
+    ("/v1/completions", {"prompt": ["x", 3]}),
+    ("/v1/embeddings", {"input": ["x", ""]}),
+]
+
+
+@pytest.mark.parametrize(("endpoint", "wrong"), WRONG)
+def test_what_is_wrong_is_said_in_a_batch_as_it_is_over_http(
+    platform: Platform, endpoint: str, wrong: dict[str, Any]
+) -> None:
+    body = {"model": "echo", **wrong}
+    line = {"custom_id": "a", "method": "POST", "url": endpoint, "body": body}
+    batch = batch_of(platform, json.dumps(line).encode() + b"\n", endpoint=endpoint)
+    platform.worker().run_until_idle()
+    (found,) = lines_of(platform, platform.batches.get(batch.id).error_file_id)
+    answered = client_of(platform).send("POST", endpoint, body, check=False)
+    assert (found["response"]["status_code"], found["response"]["body"]) == (answered.status, answered.json)
+
+
+def test_the_places_of_a_file_at_fault_are_written_as_all_are(platform: Platform) -> None:
+    (problem,) = ended(platform, asking("")).problems
+    assert problem.message.startswith("line[1].custom_id: must be a string")
 
 
 def test_embeddings_are_answered_too(platform: Platform) -> None:

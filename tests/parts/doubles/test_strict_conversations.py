@@ -26,6 +26,10 @@ REFUSED: Any = {
     "no answer": [("call", "a"), ("user", "x")],
     "no answer at the end": [("call", "a")],
     "one of two answers": [("call", "a"), ("call", "b"), ("result", "a"), ("user", "x")],
+    "two answers": [("call", "a"), ("result", "a"), ("result", "a")],
+    "two answers to one of two": [("call", "a"), ("call", "b"), ("result", "a"), ("result", "b"), ("result", "a")],
+    "two calls of one id": [("call", "a"), ("call", "a"), ("result", "a")],
+    "two calls of one id, each with an answer": [("call", "a"), ("call", "a"), ("result", "a"), ("result", "a")],
 }
 Step = tuple[str, str]
 
@@ -82,6 +86,19 @@ DOORS: Any = {
 each_door = pytest.mark.parametrize("door", DOORS)
 
 
+BLANK: Any = [
+    {"messages": [{"role": "user", "content": ""}]},
+    {"messages": [{"role": "user", "content": []}]},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": " \n"}]}]},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "text", "text": ""}]}]},
+    {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": [{"type": "text", "text": ""}]}]},
+    {"messages": [{"role": "assistant", "content": ""}, {"role": "user", "content": "x"}]},
+    {"messages": [{"role": "user", "content": "x"}], "system": [{"type": "text", "text": ""}]},
+    messages_body([("call", "a"), ("result", "a")]),
+]
+BLANK[-1]["messages"][-1]["content"][0]["content"] = [{"type": "text", "text": ""}]
+
+
 def opened(double: str, strict: bool = True) -> Platform:
     backend: Any = EchoBackend() if double == "echo" else ScriptedBackend(lambda request: "done", ["echo"])
     return open_platform(backend=backend, settings=Settings(strict_conversations=strict))
@@ -118,8 +135,64 @@ def test_what_vendors_refuse_is_refused_and_may_be_allowed(
     assert lenient.send("POST", door, body, check=False).status == 200
 
 
+@each_door
+@pytest.mark.parametrize("steps", [[("result", "a")], [("call", "a")]])
+def test_what_is_refused_is_refused_though_it_is_all_that_is_said(
+    door: str, steps: list[Step], client: Client, lenient: Client
+) -> None:
+    body = DOORS[door](steps)
+    said = body["messages" if "messages" in body else "input"]
+    said[:] = [{**said[-1], "content": said[-1]["content"][-1:]}] if door == "/v1/messages" else said[-1:]
+    answer = client.send("POST", door, {**body, "tools": []} if door == "/v1/messages" else body, check=False)
+    assert (answer.status, b"strict_conversations=False" in answer.raw) == (400, True), body
+    assert lenient.send("POST", door, body, check=False).status == 200
+
+
+@pytest.mark.parametrize("door", [door for door in DOORS if door != "/v1/messages"])
+def test_an_empty_id_is_refused_and_may_be_allowed(door: str, client: Client, lenient: Client) -> None:
+    body = DOORS[door]([("call", ""), ("result", "")])
+    assert client.send("POST", door, body, check=False).status == 400
+    assert lenient.send("POST", door, body, check=False).status in (200, 400)
+
+
+def test_an_empty_list_of_calls_is_refused_and_may_be_allowed(client: Client, lenient: Client) -> None:
+    said = {"role": "assistant", "content": "x", "tool_calls": []}
+    body = {"model": "echo", "messages": [{"role": "user", "content": "x"}, said, {"role": "user", "content": "y"}]}
+    answer = client.send("POST", "/v1/chat/completions", body, check=False)
+    assert answer.json["error"]["param"] == "messages[1].tool_calls"
+    assert "must not be empty; leave it out" in answer.json["error"]["message"]
+    assert lenient.send("POST", "/v1/chat/completions", body).status == 200
+
+
+@pytest.mark.parametrize(
+    ("door", "counting"),
+    [("/v1/messages", "/v1/messages/count_tokens"), ("/v1/responses", "/v1/responses/input_tokens")],
+)
+@pytest.mark.parametrize("steps", [*ANSWERED, *REFUSED.values()], ids=str)
+def test_a_conversation_is_counted_if_it_is_answered(
+    door: str, counting: str, steps: list[Step], client: Client, lenient: Client
+) -> None:
+    body = DOORS[door](steps)
+    asked = {name: value for name, value in body.items() if name != "max_tokens"}
+    for who in (client, lenient):
+        answered, counted = (who.send("POST", at, what, check=False) for at, what in ((door, body), (counting, asked)))
+        assert answered.status == counted.status
+        if counted.status != 200:
+            assert answered.json["error"]["message"] == counted.json["error"]["message"]
+
+
+@pytest.mark.parametrize("body", BLANK, ids=json.dumps)
+def test_a_blank_text_is_counted_if_it_is_answered(body: Any, client: Client, lenient: Client) -> None:
+    asked = {"model": "echo", **{name: value for name, value in body.items() if name != "max_tokens"}}
+    assert client.send("POST", "/v1/messages/count_tokens", asked, check=False).status == 400
+    assert lenient.send("POST", "/v1/messages/count_tokens", asked, check=False).status == 200
+
+
 def test_the_places_are_named() -> None:
     for steps, place in (
+        ([("call", "a"), ("result", "a"), ("result", "a")], ("messages", 3, "tool_call_id")),
+        ([("call", "a"), ("call", "a"), ("result", "a")], ("messages", 1, "tool_calls", 1, "id")),
+        ([("call", ""), ("result", "")], ("messages", 1, "tool_calls", 0, "id")),
         ([("result", "a")], ("messages", 1, "tool_call_id")),
         ([("call", "a"), ("user", "x")], ("messages", 1, "tool_calls")),
         ([("call", "a"), ("call", "b"), ("result", "a")], ("messages", 1, "tool_calls")),
@@ -127,19 +200,6 @@ def test_the_places_are_named() -> None:
         with open_platform() as platform, pytest.raises(InvalidInput) as refused:
             platform.chat.complete(**chat_body(steps))  # type: ignore[arg-type]
         assert refused.value.problems[0].loc == place
-
-
-BLANK: Any = [
-    {"messages": [{"role": "user", "content": ""}]},
-    {"messages": [{"role": "user", "content": []}]},
-    {"messages": [{"role": "user", "content": [{"type": "text", "text": " \n"}]}]},
-    {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "text", "text": ""}]}]},
-    {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": [{"type": "text", "text": ""}]}]},
-    {"messages": [{"role": "assistant", "content": ""}, {"role": "user", "content": "x"}]},
-    {"messages": [{"role": "user", "content": "x"}], "system": [{"type": "text", "text": ""}]},
-    messages_body([("call", "a"), ("result", "a")]),
-]
-BLANK[-1]["messages"][-1]["content"][0]["content"] = [{"type": "text", "text": ""}]
 
 
 @pytest.mark.parametrize("body", BLANK, ids=json.dumps)
@@ -166,6 +226,7 @@ BEGUN: Any = [{"type": "text", "text": "Yes,\n"}]
     [
         (messages_body([("call", "a"), ("result", "a"), ("result", "a")])["messages"], "messages[2].content[1]"),
         (messages_body([("call", "a"), ("result", "a"), ("user", "x"), ("result", "a")])["messages"], "[2].content[2]"),
+        (messages_body([("call", "a"), ("call", "a"), ("result", "a")])["messages"], "messages[1].content[1].id"),
         ([{"role": "user", "content": "x"}, {"role": "assistant", "content": "Yes, "}], "messages[1].content"),
         ([{"role": "user", "content": "x"}, {"role": "assistant", "content": BEGUN}], "messages[1].content"),
     ],
@@ -189,8 +250,11 @@ def is_paired(messages: list[Any]) -> bool:
     """What the vendor's documentation says, read literally."""
     for at, message in enumerate(messages):
         right_after = itertools.takewhile(lambda one: one["role"] == "tool", messages[at + 1 :])
-        answered = {one["tool_call_id"] for one in right_after}
-        if not {call["id"] for call in message.get("tool_calls", [])} <= answered:
+        answered = [one["tool_call_id"] for one in right_after]
+        called = [call["id"] for call in message.get("tool_calls", [])]
+        if called and sorted(called) != sorted(answered):
+            return False
+        if len(set(called)) < len(called):
             return False
         if message["role"] == "tool":
             before = next(one for one in reversed(messages[:at]) if one["role"] != "tool")

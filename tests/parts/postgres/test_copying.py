@@ -1,6 +1,7 @@
 """`modelyard copy` and `modelyard migrate`: a team moves to PostgreSQL, and back."""
 
 from contextlib import closing
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from click.testing import CliRunner
 
 from modelyard import open_platform
 from modelyard.cli import main
-from modelyard.errors import StoreError
+from modelyard.domain.record import KEY
+from modelyard.errors import StoreCorrupt, StoreError
 from modelyard.parts.contracts.store_values import Entry, Item, Specimen
 from modelyard.protocols import Store
 from modelyard.stores import PostgresStore, SqliteStore, copying
@@ -77,14 +79,18 @@ def test_an_interrupted_copy_continues(yard_address: str, tmp_path: Path) -> Non
 
 
 def test_a_copy_that_differs_is_reported(yard_address: str, tmp_path: Path) -> None:
+    def change(_: int) -> None:
+        server.transact(lambda tx: tx.find(Specimen, KEY, "other") or tx.add(Specimen("other")))
+
     with (
         closing(SqliteStore(tmp_path / "one.db", CONTRACT_RECORDS)) as one,
         closing(PostgresStore(yard_address, CONTRACT_RECORDS)) as server,
     ):
         _fill(one)
-        server.transact(lambda tx: tx.add(Specimen("s", text="another")))
         with pytest.raises(StoreError, match="specimens differ"):
-            copying.copy_store(one, server, CONTRACT_RECORDS, _ignore)
+            copying.copy_store(one, server, CONTRACT_RECORDS, change)
+    with pytest.raises(StoreCorrupt, match="a copy that was not completed"):
+        PostgresStore(yard_address, CONTRACT_RECORDS)
 
 
 def test_the_command_copies_a_platform_and_shows_progress(yard_address: str, tmp_path: Path) -> None:
@@ -114,3 +120,56 @@ def test_the_command_migrates(yard_address: str, tmp_path: Path) -> None:
         done = CliRunner().invoke(main, ["migrate", "--store", store])
         assert done.exit_code == 0, done.output
         assert "up to date" in done.output
+
+
+# ---- copies that are not completed -------------------------------------------------------------------------------
+
+
+def test_a_copy_that_was_not_completed_says_so_and_does_not_open(
+    yard_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_platform(tmp_path / "a.db") as platform:
+        platform.chat.complete(model="echo", messages="hi")
+    digest = copying._digest
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    names = [str(tmp_path / "a.db"), yard_address, str(tmp_path / "b.db"), str(tmp_path / "c.db")]
+    for requests, (source, target) in enumerate(pairwise(names), 1):
+        monkeypatch.setattr(copying, "_digest", interrupt)
+        assert CliRunner().invoke(main, ["copy", source, target]).exit_code != 0
+        for _ in range(2):
+            with pytest.raises(StoreCorrupt, match="a copy that was not completed"):
+                open_platform(target, artifacts="memory://")
+        monkeypatch.setattr(copying, "_digest", digest)
+        done = CliRunner().invoke(main, ["copy", source, target])
+        assert done.exit_code == 0, done.output
+        again = CliRunner().invoke(main, ["copy", source, target])
+        assert again.exit_code == 1
+        assert "has records already" in again.output
+        with open_platform(target, artifacts="memory://") as platform:
+            assert sum(one.requests for one in platform.usage.total()) == requests
+            platform.chat.complete(model="echo", messages="it is written to")
+
+
+@pytest.mark.parametrize("from_server", [False, True])
+def test_a_copy_of_a_store_in_use_is_one_snapshot(yard_address: str, tmp_path: Path, from_server: bool) -> None:
+    stores = PostgresStore(yard_address, CONTRACT_RECORDS), SqliteStore(tmp_path / "one.db", CONTRACT_RECORDS)
+    source, target = stores if from_server else reversed(stores)
+    with closing(source), closing(target):
+        _fill(source)
+        whole = copying.size_of(source, CONTRACT_RECORDS)
+        numbers = count()
+
+        def write(_: int) -> None:
+            number = next(numbers)
+            source.transact(lambda tx: [tx.add(Item("written", number)), tx.add(Entry(f"written {number}"))])
+
+        copying.copy_store(source, target, CONTRACT_RECORDS, write)
+        written = next(numbers)
+        assert written > 2
+        begun_again = 2 * from_server  # with its second statement, after one write of two records
+        assert copying.size_of(target, CONTRACT_RECORDS) == whole + begun_again
+        with pytest.raises(StoreError, match="has records already"):
+            copying.copy_store(source, target, CONTRACT_RECORDS, _ignore)

@@ -8,9 +8,14 @@ from datetime import UTC, datetime, timedelta
 import attrs
 import pytest
 
+from modelyard import open_platform
 from modelyard.clock import uuid7_from
+from modelyard.domain.job import JobEvent
 from modelyard.domain.record import sequence_field
+from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import RecordConflict, StoreError
+from modelyard.parts.postgres import months
+from modelyard.parts.postgres.part import PART
 from modelyard.parts.postgres.store import PostgresStore, migrate
 from modelyard.protocols import Month, MonthlyStore, Store
 from modelyard.stores import Index, Record
@@ -99,3 +104,34 @@ def test_a_whole_table_becomes_the_first_part(postgres: PostgresServer, yard_add
 def test_what_cannot_be_kept_by_months_is_not_declared() -> None:
     with pytest.raises(TypeError, match="must lead its key"):
         Record(Line, "lines", ("id",), unique={"text": ("text",)}, months="id")
+
+
+def test_a_worker_adds_the_months_that_come_once_a_day(yard_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("modelyard.parts.postgres.store.time.monotonic", lambda: now[0])
+    with open_platform(yard_address, artifacts="memory://") as platform:
+        store, (add_months,) = platform._runtime.store, [do for do in platform.upkeep if do.func is PART.upkeep]
+        monkeypatch.setattr(months, "_AHEAD", 5)
+        add_months()
+        assert len(store.months(LedgerEntry)) == 3
+        now[0] += 86_400
+        add_months()
+        assert [len(store.months(cls)) for cls in (LedgerEntry, JobEvent)] == [5, 5]
+
+
+def test_the_upkeep_of_another_store_is_nothing() -> None:
+    with open_platform() as platform:
+        for do in platform.upkeep:
+            do()
+
+
+def test_a_month_that_was_never_given_a_partition_is_warned_of(
+    yard_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(PostgresStore(yard_address, BY_MONTH)) as store:
+        this, _, last = store.months(Line)
+        store.transact(lambda tx: [tx.add(Line(id)) for id in (this.first + REST, last.first + REST, "named by hand")])
+        assert store.check()["warning"] is None, "a name has no month"
+        late = last.end + REST
+        store.transact(lambda tx: tx.add(Line(late)))
+        assert f"lines_rest has records of a month, from {late} on" in str(store.check()["warning"])

@@ -1,6 +1,7 @@
 """Embeddings of a server: attempts, time limits and refusals as of completions, answers held to what is offered."""
 
 import asyncio
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, 
 from modelyard.parts.upstream.fake_vllm.server import EMBEDDINGS
 from modelyard.protocols import Capabilities, ServedModel
 from modelyard.testing import CutConnection, FakeVllm, Refuse
-from upstream_asking import TIMEOUTS, Hurried
+from upstream_asking import TIMEOUTS, Hurried, http
 
 SECRET = "sk-very-secret"
 CAN = Capabilities(embedding_size=256, embedding_dimensions=True, completions=False)
@@ -98,3 +99,33 @@ def test_an_answer_of_another_size_is_a_fault_of_the_server(url: str) -> None:
             platform.embeddings.create(model="words", input="a")
         with pytest.raises(InvalidInput, match="makes embeddings only"):
             platform.chat.complete(model="words", messages="hi")
+
+
+ANSWER = {"object": "list", "data": [{"index": 0, "embedding": [1.0] * 256}], "usage": {"prompt_tokens": 3}}
+USAGE, BARE = ANSWER["usage"], {name: one for name, one in ANSWER.items() if name != "usage"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ANSWER,
+        {"code": 0, "message": "OK", "data": ANSWER},
+        {"success": True, "result": ANSWER},
+        {"statusCode": 200, "body": json.dumps(ANSWER)},
+        {"output": {**BARE, "usage": None}, "usage": USAGE},
+        {"data": {"response": BARE, "usage": USAGE}},
+    ],
+    ids=lambda answer: ", ".join(answer),
+)
+def test_embeddings_are_read_within_an_envelope(canned: Any, ask: Any, answer: Any) -> None:
+    url = canned(http(json.dumps(answer).encode()))
+    with made_by(url, Hurried()) as backend:
+        (batch,) = ask(backend, ["hi"])
+    assert (len(batch.vectors[0]), batch.tokens) == (256, 3)
+
+
+@pytest.mark.parametrize("answer", [{"data": {}}, {"data": {"data": {"data": {}}}}, {"result": []}, {"data": "x"}])
+def test_what_holds_no_embeddings_is_malformed(canned: Any, ask: Any, answer: Any) -> None:
+    with made_by(canned(http(json.dumps(answer).encode())), Hurried()) as backend:
+        with pytest.raises(BackendError, match="malformed"):
+            ask(backend, ["hi"])

@@ -1,13 +1,15 @@
 """What a request reserves where only an answer tells how many tokens its prompt has: what its bytes allow."""
 
 import json
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Callable, Iterator
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from example_counts import examples
@@ -128,30 +130,45 @@ REQUESTS = st.builds(
 )
 
 
-def rendered(request: CompletionRequest) -> int:
-    """Write a request as templates do, with JSON over many lines, and count its bytes; an indent is one token."""
-    size = len(request.prompt or ()) if isinstance(request.prompt, tuple) else len((request.prompt or "").encode())
+def rendered(request: CompletionRequest, normal: Callable[[str], str] = str) -> int:
+    """Write a request as templates do, with JSON over many lines, and count its bytes; an indent is one token. `normal`
+    is what the tokenizer makes of a text first.
+    """
+
+    def size_of(text: str) -> int:
+        return len(normal(text).encode())
+
+    size = len(request.prompt or ()) if isinstance(request.prompt, tuple) else size_of(request.prompt or "")
     written: list[Any] = []
     for message in request.messages:
         texts = message.text, message.reasoning, message.name, message.tool_call_id
-        size += sum(len((text or "").encode()) for text in texts)
+        size += sum(size_of(text or "") for text in texts)
         written += [(one.id, one.name, json.loads(one.arguments)) for one in message.tool_calls]
     written += [(tool.name, tool.description, _plain(tool.parameters)) for tool in request.tools]
     written += [_plain(request.response_format.schema)] * bool(request.response_format.schema)
     lines = [line for one in written for line in json.dumps(one, ensure_ascii=False, indent=4).splitlines()]
-    return size + sum(1 + len(line.strip().encode()) for line in lines)
+    return size + sum(1 + size_of(line.strip()) for line in lines)
 
 
 def _plain(value: Any) -> Any:
     return {name: _plain(one) for name, one in value.items()} if hasattr(value, "items") else value
 
 
+NORMAL = [str, *[partial(unicodedata.normalize, form) for form in ("NFC", "NFD", "NFKC", "NFKD")], str.lower]
+LIGATURE = "\ufdfa" * 200
+"""A character of three bytes, of which some tokenizers make eighteen."""
+
+
 @pytest.mark.slow
 @given(REQUESTS, st.integers(1, 10_000))
+@example(CompletionRequest("m", (Message(Role.USER, LIGATURE),)), 1)
+@example(CompletionRequest("m", (), prompt=LIGATURE), 1)
+@example(CompletionRequest("m", (), tools=(Tool("f", LIGATURE, {"enum": [LIGATURE]}),)), 1)
 @examples(40)
 def test_no_template_makes_more_tokens_of_a_request_than_it_reserves(request: CompletionRequest, context: int) -> None:
     most = most_prompt(request, CONTEXT)
-    assert most - TEMPLATE_TOKENS - MESSAGE_TOKENS * len(request.messages) >= rendered(request)
+    for normal in NORMAL:
+        assert most - TEMPLATE_TOKENS - MESSAGE_TOKENS * len(request.messages) >= rendered(request, normal)
     assert most_prompt(request, context) == min(context, most)
 
 

@@ -20,6 +20,8 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome, Prediction, RunState, Score, Source
+from modelyard.domain.evaluation.scorer_rules import Combined
+from modelyard.domain.evaluation.scorers import ExactMatch, LlmJudge
 from modelyard.domain.identity import Limits as KeyLimits
 from modelyard.domain.identity import Principal, Scope, host
 from modelyard.domain.job import Job, JobEvent, JobProgress, JobStatus
@@ -41,8 +43,11 @@ from modelyard.errors import (
 )
 from modelyard.executors.inline import InlineExecutor
 from modelyard.parts.scripted.backend import ScriptedBackend
+from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.result import EvaluationResult
+from modelyard.platform.evaluations.scorers import name_scorers
 from modelyard.platform.evaluations.service import Evaluations
+from modelyard.platform.evaluations.spec import limits_of
 from modelyard.platform.jobs.claims import requester_principal
 from modelyard.platform.jobs.worker import Worker
 from modelyard.protocols import Capabilities, ServedModel, Store
@@ -486,6 +491,47 @@ def test_retries_end_with_the_last_error(world: World) -> None:
     result = world.run([{"prompt": "x"}], broken, half, retries=3)
     (prediction,) = world.predictions(result.run.id)
     assert (prediction.attempts, prediction.error) == (4, "ValueError: always")
+
+
+JUDGE = LlmJudge(model="scripted", prompt="Is {output} good?")
+AS_DATA = {"type": "llm_judge", "model": "scripted", "prompt": "Is {output} good?"}
+BESIDE = Combined({"judge": AS_DATA, "same": {"type": "exact_match"}}, "judge + same")
+
+
+@pytest.mark.parametrize(
+    ("scorers", "options", "wide", "tries"),
+    [
+        ({"judge": JUDGE}, {}, 8, 3),
+        ({"judge": JUDGE}, {"concurrency": 3}, 3, 3),
+        ({"both": BESIDE, "same": ExactMatch()}, {}, 8, 3),
+        ({"judge": JUDGE}, {"scorer_concurrency": 2, "retries": 0}, 2, 0),
+        ({"judge": JUDGE, "own": lambda output, row: 1}, {}, 1, 3),
+        ({"same": ExactMatch()}, {}, 1, 3),
+    ],
+)
+def test_judges_work_as_wide_as_the_model_and_try_again(
+    scorers: Any, options: Any, wide: int, tries: int, world: World
+) -> None:
+    """Beside a function, which may be unsafe in threads, one at a time; what is asked for holds."""
+    limits = limits_of(options, name_scorers(scorers, Objects(world.runtime, host())))
+    assert (limits.scorer_concurrency, limits.judge_retries) == (wide, tries)
+    assert limits.retries == options.get("retries", 0)
+
+
+def test_a_judge_that_is_overloaded_is_asked_again() -> None:
+    failures = iter([Overloaded("once", 1.0), BackendError("twice"), Overloaded("thrice", 1.0)])
+
+    def answer(request: CompletionRequest) -> str:
+        if "good" not in request.messages[-1].text:
+            return "an answer"
+        for failure in failures:
+            raise failure
+        return "yes"
+
+    world = world_on(backend=ScriptedBackend(answer), clock=HurriedClock())
+    result = world.run([{"prompt": "x"}], "scripted", {"judge": JUDGE})
+    assert next(failures, None) is None
+    assert (result.run.summary or {})["scored"] == 1
 
 
 @pytest.mark.usefixtures("row_by_row")

@@ -358,7 +358,7 @@ class Closes(EchoBackend):
     after: int
     closing: Callable[[], None] = lambda: None
 
-    def __attrs_pre_init__(self, *_: object) -> None:
+    def __attrs_pre_init__(self, *_: object, **__: object) -> None:
         super().__init__(pricing=PRICE)
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:

@@ -5,15 +5,20 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from modelyard.domain.completion import ContentPart, Message, Role, Tool, ToolCall
+from modelyard.domain.completion import ContentPart, Message, NoCalls, Role, Tool, ToolCall
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.hints import Cacheable
 from modelyard.formats.chat.plain_fast import plain_messages
-from modelyard.formats.constraints import Length, Matching, Unsupported
+from modelyard.formats.constraints import Length, Matching, Unsupported, hint
 from modelyard.formats.converter import structure_exactly
 
 _NAME = Length(0, 1024)
-OF_SERVERS = "what some servers add for themselves"
+_OF_SERVERS = hint("what some servers add for themselves")
+_ARGUMENTS, _TEXT = (hint(f"what a client has read from the {one}") for one in ("arguments", "text"))
+_NOTES = hint("notes on the text, such as where it was found")
+_REASONED = hint("reasoning is read from reasoning_content or reasoning")
+Object = Mapping[str, Any]
+Objects = tuple[Object, ...]
 
 
 @attrs.frozen
@@ -123,28 +128,22 @@ class UserMessage(Cacheable):
 class CalledFunction:
     """A function and its arguments as JSON text."""
 
-    IGNORED: ClassVar[Mapping[str, str]] = {
-        "parsed_arguments": "what a client has read from the arguments",
-        "provider_specific_fields": OF_SERVERS,
-    }
-
     name: str
     arguments: str
+    parsed_arguments: Object | None = attrs.field(default=None, metadata=_ARGUMENTS)
+    provider_specific_fields: Object | None = attrs.field(default=None, metadata=_OF_SERVERS)
 
 
 @attrs.frozen
 class MessageToolCall:
     """A call that an assistant made."""
 
-    IGNORED: ClassVar[Mapping[str, str]] = {
-        "index": "its place in a stream",
-        "extra_content": OF_SERVERS,
-        "provider_specific_fields": OF_SERVERS,
-    }
-
     id: str
     function: CalledFunction
     type: Literal["function"] = "function"
+    index: int | None = attrs.field(default=None, metadata=hint("its place in a stream"))
+    extra_content: Object | None = attrs.field(default=None, metadata=_OF_SERVERS)
+    provider_specific_fields: Object | None = attrs.field(default=None, metadata=_OF_SERVERS)
 
 
 @attrs.frozen
@@ -155,14 +154,6 @@ class AssistantMessage(Cacheable):
     Reasoning is given to models that read it, and to no others.
     """
 
-    IGNORED: ClassVar[Mapping[str, str]] = {
-        "annotations": "notes on the text, such as where it was found",
-        "parsed": "what a client has read from the text",
-        "provider_specific_fields": OF_SERVERS,
-        "reasoning_details": "reasoning is read from reasoning_content or reasoning",
-        "thinking_blocks": "reasoning is read from reasoning_content or reasoning",
-    }
-
     role: Literal["assistant"]
     content: str | tuple[TextPart | RefusalPart, ...] | None = None
     tool_calls: tuple[MessageToolCall, ...] | None = None
@@ -172,6 +163,11 @@ class AssistantMessage(Cacheable):
     refusal: str | None = None
     audio: object = attrs.field(default=None, validator=Unsupported("is not supported: answers are text"))
     function_call: object = attrs.field(default=None, validator=Unsupported("is the old form; send tool_calls"))
+    annotations: Objects | None = attrs.field(default=None, metadata=_NOTES)
+    parsed: object = attrs.field(default=None, metadata=_TEXT)
+    provider_specific_fields: Object | None = attrs.field(default=None, metadata=_OF_SERVERS)
+    reasoning_details: Objects | None = attrs.field(default=None, metadata=_REASONED)
+    thinking_blocks: Objects | None = attrs.field(default=None, metadata=_REASONED)
 
     def __attrs_post_init__(self) -> None:
         if self.content and self.refusal:
@@ -207,13 +203,14 @@ def _read_message(message: ChatMessage) -> Message:
     if isinstance(message, AssistantMessage):
         content = content or message.refusal or content
         reasoning = message.reasoning_content or message.reasoning or None
-        return Message(role, content, message.name, _read_calls(message.tool_calls or ()), reasoning=reasoning)
+        calls = () if message.tool_calls is None else _read_calls(message.tool_calls)
+        return Message(role, content, message.name, calls, reasoning=reasoning)
     answered = message.tool_call_id if isinstance(message, ToolMessage) else None
     return Message(role, content, message.name, tool_call_id=answered)
 
 
 def _read_calls(calls: tuple[MessageToolCall, ...]) -> tuple[ToolCall, ...]:
-    return tuple([ToolCall(call.id, call.function.name, call.function.arguments) for call in calls])
+    return tuple([ToolCall(call.id, call.function.name, call.function.arguments) for call in calls]) or NoCalls()
 
 
 def read_content(content: str | tuple[InputPart | RefusalPart, ...] | None) -> str | tuple[ContentPart, ...] | None:

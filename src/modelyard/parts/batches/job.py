@@ -42,6 +42,7 @@ from modelyard.parts.batches.lines import (
 )
 from modelyard.parts.batches.parts import Parts, PartWriter
 from modelyard.parts.batches.records import ERROR, EXPIRED, OUTPUT, STARTED, WINDOW
+from modelyard.platform.artifacts import remove_loose
 from modelyard.platform.evaluations.row_evaluation import Retries
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, job_topic, requester_principal, require_claim
 from modelyard.platform.jobs.job_type import JobTypes
@@ -69,11 +70,8 @@ End = Callable[[Tx, JobTypes, Job, str, datetime], Job]
 
 def run_batch(claimed: ClaimedJob) -> Turns:
     """Answer the lines of a batch. Yields after each write, and while it waits."""
-    batch = _Batch(claimed)
-    try:
-        yield from batch.turns()
-    finally:
-        batch.parts.remove_loose()
+    with remove_loose(claimed.runtime.artifacts, claimed.loose):
+        yield from _Batch(claimed).turns()
 
 
 class _Stopped(Exception):

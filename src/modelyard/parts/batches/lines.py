@@ -10,6 +10,7 @@ from modelyard.errors import InvalidInput, ModelyardError, nearest
 from modelyard.formats.converter import UNKNOWN
 from modelyard.formats.json import dumps, loads
 from modelyard.formats.jsonl import MAX_ROW
+from modelyard.http.error_responses import chat_body, place, sentence
 from modelyard.parts.batches.endpoints import LineAnswer
 from modelyard.parts.batches.records import MAX_LINES, BatchProblem
 
@@ -60,8 +61,8 @@ def problems_in(file: BinaryIO, endpoint: str) -> tuple[int, list[BatchProblem]]
             line = _line(number, text, endpoint)
         except InvalidInput as wrong:
             first = wrong.problems[0]
-            param = ".".join(str(part) for part in first.loc[2:]) or None
-            problems.append(BatchProblem("invalid_line", str(first), number, param))
+            param = place(first).removeprefix(f"line[{number}]").removeprefix(".") or None
+            problems.append(BatchProblem("invalid_line", sentence([first]), number, param))
         else:
             mark = hashlib.blake2b(line.custom_id.encode(), digest_size=16).digest()
             if mark in seen:
@@ -115,14 +116,11 @@ def failure_line(id: str, line: Line, failure: Exception) -> ResultLine:
     status = failure.status if isinstance(failure, ModelyardError) else SERVER_ERROR
     if isinstance(failure, InvalidInput):
         status = 400
-    known = isinstance(failure, ModelyardError) and status != SERVER_ERROR
-    first = failure.problems[0].loc if isinstance(failure, InvalidInput) and failure.problems else ()
-    error = {
-        "message": str(failure) if known else "the request failed; ask the host to look into the worker's log",
-        "type": "server_error" if status >= SERVER_ERROR else "invalid_request_error",
-        "param": ".".join(str(part) for part in first if part != "body") or None,
-        "code": failure.code if isinstance(failure, ModelyardError) else ModelyardError.code,
-    }
+    if isinstance(failure, ModelyardError) and status != SERVER_ERROR:
+        return ResultLine(_response(id, line, status, id, dumps(chat_body(failure, status))), False)
+    code = failure.code if isinstance(failure, ModelyardError) else ModelyardError.code
+    says = "the request failed; ask the host to look into the worker's log"
+    error = {"message": says, "type": "server_error", "param": None, "code": code}
     return ResultLine(_response(id, line, status, id, dumps({"error": error})), False)
 
 

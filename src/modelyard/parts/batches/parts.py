@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from modelyard.formats.json_stream import file_chunks
+from modelyard.platform.artifacts import remove_all
 from modelyard.protocols import ArtifactStore, StoredArtifact
 
 TOGETHER = 16
@@ -32,7 +33,8 @@ class PartWriter:
 
         stored = self._put(counted())
         if not rows:
-            self._remove(stored.name)
+            self._artifacts.remove(stored.name)
+            self._loose.remove(stored.name)
             return parts
         parts = {**parts, f"{kind}/{first:09d}": _part(stored, rows, 0)}
         while equal := _last_of_one_level(parts, kind):
@@ -43,11 +45,7 @@ class PartWriter:
         """Note that a record names what was added, and remove what it has replaced."""
         self._loose[:] = self.replaced
         self.replaced = []
-        self.remove_loose()
-
-    def remove_loose(self) -> None:
-        for name in tuple(self._loose):
-            self._remove(name)
+        remove_all(self._artifacts, self._loose)
 
     def _merged(self, parts: Parts, names: Sequence[str]) -> Parts:
         stored = self._put(self._bytes_of(parts, names))
@@ -65,10 +63,6 @@ class PartWriter:
         stored = self._artifacts.put(chunks)
         self._loose.append(stored.name)
         return stored
-
-    def _remove(self, name: str) -> None:
-        self._artifacts.remove(name)
-        self._loose.remove(name)
 
 
 def _part(stored: StoredArtifact, rows: int, level: int) -> Mapping[str, Any]:

@@ -152,7 +152,7 @@ class FineTuning:
         config = method.config.resolve(hyperparameters.options_of(request.method, given))
         with ExitStack() as undone:
             stored, count = self._files.copied(method.kind, model.base_model, request.training_file, "training_file")
-            undone.enter_context(remove_unless_recorded(artifacts, stored))
+            undone.enter_context(remove_unless_recorded(artifacts, stored.name))
             with located("training_file"):
                 check_rows(config, count)
             data: dict[str, Any] = {**own(stored), "rows": count}
@@ -160,7 +160,7 @@ class FineTuning:
                 held_out, rows = self._files.copied(
                     method.kind, model.base_model, request.validation_file, "validation_file"
                 )
-                undone.enter_context(remove_unless_recorded(artifacts, held_out))
+                undone.enter_context(remove_unless_recorded(artifacts, held_out.name))
                 with located("validation_file"):
                     check_not_empty(rows)
                 data[HELD_OUT] = {**own(held_out), "rows": rows}

@@ -1,7 +1,7 @@
 """Answers in the messages format: a translation of the shapes of requests and answers, over the same completions."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -23,7 +23,9 @@ from modelyard.parts.messages.formats.answer import (
 )
 from modelyard.parts.messages.formats.request import CountedMessages, MessagesBody, read_counted, read_messages_request
 from modelyard.parts.messages.interface import MESSAGES
-from modelyard.platform.chat.backend_stream import CompletionResult, StreamStarted
+from modelyard.platform.chat.backend_stream import StreamStarted
+
+T = TypeVar("T")
 
 
 def create_message(call: RouteCall) -> Flow[Response | None]:
@@ -41,19 +43,20 @@ def create_message(call: RouteCall) -> Flow[Response | None]:
 def count_message_tokens(call: RouteCall) -> Flow[Response | None]:
     """Count the tokens of a conversation, without answering it."""
     booked_on = attribution(call.headers, call.principal)
-    tokens = yield from call.platform.chat._count(read_counted(call.body, "body"), booked_on)
+    request = read_counted(call.body, "body", strict=call.platform.settings.strict_conversations)
+    tokens = yield from _placed(call.platform.chat._count(request, booked_on), call.body)
     return json_response(CountedTokens(tokens))
 
 
-def _placed(completion: Flow[CompletionResult], body: Mapping[str, Any]) -> Flow[CompletionResult]:
-    """Locate what is refused where this format has it."""
+def _placed(completion: Flow[T], body: Mapping[str, Any]) -> Flow[T]:
+    """Locate what is refused where this format has it; turns have other numbers than the messages that they make."""
     try:
         return (yield from completion)
     except InvalidInput as wrong:
         chosen = (body.get("output_config") or {}).get("effort")
         effort = ("thinking",) if chosen is None else ("output_config", "effort")
         form = ("output_config", "format") if body.get("output_format") is None else ("output_format",)
-        places = {"reasoning_effort": effort, "response_format": form}
+        places = {"reasoning_effort": effort, "response_format": form, "messages": ("messages",)}
         moved = [attrs.evolve(one, loc=places.get(str(one.loc[0]), one.loc)) for one in wrong.problems if one.loc]
         raise type(wrong)(moved or wrong.problems) from None
 

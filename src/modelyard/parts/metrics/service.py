@@ -1,5 +1,6 @@
 """`platform.metrics`: figures for Prometheus, of this process and of the records that it shares with others."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from modelyard.errors import Forbidden, StoreError
 from modelyard.lazy import log
 from modelyard.parts.metrics.exposition import MetricFamily, exposition
 from modelyard.platform.jobs.announced import live_workers
+from modelyard.platform.jobs.claims import ready_needs
 from modelyard.platform.meters import Meters, TimeHistogram
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
@@ -115,13 +117,27 @@ def _queue(runtime: Runtime, snapshot: Snapshot) -> list[MetricFamily]:
     waiting = QueueState.READY, QueueState.WAITING
     depth = [({"place": place.value}, snapshot.count(Job, "by_place", place)) for place in waiting]
     first = [job.created_at for place in waiting for job in snapshot.page(Job, "by_place", place, limit=1)]
+    given = [
+        ({"accelerators": count, "place": place.value}, jobs)
+        for place in (QueueState.READY, QueueState.CLAIMED)
+        for count, jobs in sorted(_by_accelerators(snapshot, place).items())
+    ]
     age = max((runtime.clock.now() - min(first)).total_seconds(), 0.0) if first else 0.0
     return [
         MetricFamily("modelyard_jobs", "gauge", "Jobs, by status.", jobs),
         MetricFamily("modelyard_queue_jobs", "gauge", "Queued jobs: ready, or waiting for their turn.", depth),
+        MetricFamily("modelyard_jobs_by_accelerators", "gauge", "Ready and claimed jobs, by what each needs.", given),
         _gauge("queue_oldest_seconds", "How long the oldest queued job has waited.", age),
         _gauge("workers", "Workers that are alive.", len(live_workers(runtime, snapshot))),
     ]
+
+
+def _by_accelerators(snapshot: Snapshot, place: QueueState) -> Counter[int]:
+    found = Counter({0: 0})
+    for needs in ready_needs(snapshot, place):
+        where = (needs.kind, needs.base_model, needs.accelerators, needs.memory)
+        found[needs.accelerators] += snapshot.count(Job, "by_needs", place, *where)
+    return found
 
 
 def _room(runtime: Runtime) -> Iterator[MetricFamily]:

@@ -4,14 +4,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg.raw_cursor import RawCursor
 
 from modelyard.errors import StoreBusy, StoreClosed, StoreError
-from modelyard.parts.postgres.errors import connection_error, is_loss, to_store_error
+from modelyard.parts.postgres.errors import TRANSIENT, connection_error, is_loss, to_store_error
 from modelyard.parts.postgres.pages import Row, Statement
 from modelyard.parts.postgres.round_trips_fast import PipelinedConnection
 from modelyard.parts.postgres.rows import RecordPlan
@@ -58,6 +58,20 @@ class Connector:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_PAUSE)
+
+    def patiently(self, ask: Callable[[Any], T], again: bool) -> T:
+        """Run `ask` on a connection of its own, `again` on another one if it is lost. Raises `StoreError`.
+
+        It waits for the server as long as a statement waits for a lock.
+        """
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                with self.connect(deadline) as connection:
+                    return ask(connection)
+            except psycopg.Error as error:
+                if not again or not is_loss(error) or time.monotonic() > deadline:
+                    raise to_store_error(error) from error
 
     def begin(self, connection: Any) -> list[Statement]:
         """Return the statements that begin a transaction which writes on such a connection."""
@@ -126,33 +140,38 @@ class ReadPool:
         A query of one statement needs no transaction. It begins as if it were one, and begins again in a transaction
         if it is not; the next query of the same code does so at once.
         """
-        deadline = time.monotonic() + self._patience
         code = getattr(getattr(query, "func", query), "__code__", None)
-        while True:
-            with self._borrowed(deadline) as connection:
-                try:
-                    return self._run(connection, query, code in self._of_several)
-                except _SecondStatement:
-                    self._of_several.add(code)
-                except psycopg.Error as error:
-                    if not is_loss(error) or time.monotonic() > deadline:
-                        raise to_store_error(error) from error
-                    connection.close()
+
+        def run(connection: Any) -> T:
+            try:
+                return self._run(connection, query, code in self._of_several)
+            except _SecondStatement:
+                self._of_several.add(code)
+            return self._run(connection, query, several=True)
+
+        return self._patiently(run)
 
     def rows(self, sql: str, values: Row = ()) -> list[Row]:
         """Return the rows of a statement of the store's own. Raises `StoreError`."""
-        with self._borrowed(time.monotonic() + self._patience) as connection:
-            try:
-                rows: list[Row] = connection.execute(sql, values or None).fetchall()
-            except psycopg.Error as error:
-                raise to_store_error(error) from error
-            return rows
+        return self._patiently(lambda connection: connection.execute(sql, values or None).fetchall())
 
     def close(self) -> None:
         """Close the idle connections now, and the others when their read ends."""
         self._closed = True
         while self._idle:
             self._idle.pop().close()
+
+    def _patiently(self, ask: Callable[[Any], T]) -> T:
+        """Ask on a connection that is free, and again on another one if it is lost. Raises `StoreError`."""
+        deadline = time.monotonic() + self._patience
+        while True:
+            with self._borrowed(deadline) as connection:
+                try:
+                    return ask(connection)
+                except psycopg.Error as error:
+                    if not (is_loss(error) or isinstance(error, TRANSIENT)) or time.monotonic() > deadline:
+                        raise to_store_error(error) from error
+                    connection.close()
 
     def _run(self, connection: Any, query: Callable[[Snapshot], T], several: bool) -> T:
         asker = _InTransaction(connection) if several else _Alone(connection)
@@ -163,9 +182,10 @@ class ReadPool:
             raise asker.fault from None  # type: ignore[misc]  # it is what broke the transaction
         finally:
             snapshot.end()
+            fault = asker.fault
             asker.end()
-        if asker.fault is not None:
-            raise asker.fault
+        if fault is not None:
+            raise fault
         return result
 
     @contextmanager
@@ -248,6 +268,8 @@ class _InTransaction:
         return time
 
     def end(self) -> None:
+        """End the transaction. What it has read holds, whatever becomes of a connection that is lost with this."""
         if self._wire.begun and self._wire.fault is None:
             self._wire.later("COMMIT")
-            self._wire.send()
+            with suppress(Abandoned):
+                self._wire.send()

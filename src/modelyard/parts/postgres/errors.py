@@ -8,10 +8,32 @@ from modelyard.errors import StorageFull, StoreBusy, StoreCorrupt, StoreError
 TRANSIENT = (pg.SerializationFailure, pg.DeadlockDetected, pg.InvalidSqlStatementName)
 """Errors after which the same steps may succeed."""
 
-_BUSY = (pg.LockNotAvailable, pg.QueryCanceled, pg.TooManyConnections, pg.CannotConnectNow, pg.ObjectInUse)
+_BUSY = (
+    *TRANSIENT,
+    pg.LockNotAvailable,
+    pg.QueryCanceled,
+    pg.TooManyConnections,
+    pg.CannotConnectNow,
+    pg.ObjectInUse,
+    pg.ReadOnlySqlTransaction,  # a standby, until it is promoted or the address leads elsewhere
+)
 _FULL = (pg.DiskFull, pg.OutOfMemory)
 _CORRUPT = (pg.DataCorrupted, pg.IndexCorrupted, pg.UndefinedTable, pg.UndefinedColumn)
 _TOO_LONG = "has a key or an index entry of more than PostgreSQL can hold (2,704 bytes): shorten its strings"
+
+_AWAY = "cannot be reached", "is the server running, and the address right?"
+_CROWDED = "has no connection left", "try again later, open fewer processes, or raise its max_connections"
+_COMING = "is starting or stopping", "try again"
+_STATES = {
+    "too many clients": _CROWDED,
+    "too many connections": _CROWDED,
+    "connection slots are reserved": _CROWDED,
+    "not yet accepting connections": _COMING,
+    "starting up": _COMING,
+    "shutting down": _COMING,
+    "recovery mode": _COMING,
+}
+"""What a server that refuses a connection says of its state: libpq hands on its words, and no code."""
 
 
 def is_loss(error: psycopg.Error) -> bool:
@@ -32,7 +54,7 @@ def to_store_error(error: psycopg.Error) -> Exception:
         made = StorageFull(message)
     elif isinstance(error, _CORRUPT):
         made = StoreCorrupt(message)
-    elif isinstance(error, _BUSY):
+    elif isinstance(error, _BUSY) or is_loss(error):
         made = StoreBusy(f"{message}; try again")
     else:
         made = StoreError(message)
@@ -50,7 +72,8 @@ def connection_error(error: psycopg.Error) -> StoreError:
     elif isinstance(error, pg.InvalidCatalogName) or "does not exist" in message:
         made = StoreError(f"PostgreSQL refused the connection: {message}; create it first, for example with createdb")
     else:
-        made = StoreBusy(f"PostgreSQL cannot be reached: {message}; is the server running, and the address right?")
+        state, advice = next((words for known, words in _STATES.items() if known in message), _AWAY)
+        made = StoreBusy(f"PostgreSQL {state}: {message}; {advice}")
     return made
 
 

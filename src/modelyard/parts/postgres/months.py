@@ -1,7 +1,8 @@
 """Tables that are kept by months: one partition for each, by the time in the UUIDv7 that leads the key.
 
-Each opening of a store creates the partitions of this month and of the next two. Whatever has no partition of its own,
-such as ids that are no UUIDv7, is in a default partition, so that no write fails for want of one.
+Each opening of a store creates the partitions of this month and of the next two, and so does a worker each day.
+Whatever has no partition of its own, such as ids that are no UUIDv7, is in a default partition, so that no write fails
+for want of one.
 """
 
 import re
@@ -90,6 +91,17 @@ def add_missing_parts(connection: Any, schema: str, plans: Iterable[RecordPlan])
             ):
                 connection.execute(f"SET LOCAL lock_timeout TO {_PATIENCE}")
                 connection.execute(sql)
+
+
+def first_strays(plans: Iterable[RecordPlan], schema: str) -> str:
+    """Return the statement that finds, for each table, the first record of a month in its default partition."""
+    years = uuid7_from(datetime(2000, 1, 1, tzinfo=UTC)), uuid7_from(datetime(2200, 1, 1, tzinfo=UTC))
+    tables = {f"{plan.record.table}_rest": plan.record.months for plan in by_month(plans)}
+    return " UNION ALL ".join(
+        f'(SELECT \'{table}\', "{column}" FROM "{schema}"."{table}"'  # noqa: S608 - names of declarations
+        f" WHERE \"{column}\" BETWEEN '{years[0]}' AND '{years[1]}' ORDER BY 2 LIMIT 1)"
+        for table, column in tables.items()
+    )
 
 
 def _table(schema: str, month: Month) -> str:

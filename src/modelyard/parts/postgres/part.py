@@ -8,6 +8,7 @@ from modelyard.part import Part, StoreAddress
 if TYPE_CHECKING:
     from modelyard.domain.record import Record
     from modelyard.parts.postgres.store import PostgresStore
+    from modelyard.platform.runtime import Runtime
     from modelyard.stores.table_changes import SchemaChange
 
 
@@ -34,6 +35,12 @@ def _exists(address: str) -> bool:
     return has_store(address)
 
 
+def _upkeep(runtime: "Runtime") -> None:
+    add_months = getattr(runtime.store, "add_months", None)
+    if add_months is not None:
+        add_months()
+
+
 _DATABASE = StoreAddress("postgresql://host/database", _open, _migrate, _exists)
 
-PART = Part("postgres", stores={"postgresql": _DATABASE, "postgres": _DATABASE})
+PART = Part("postgres", stores={"postgresql": _DATABASE, "postgres": _DATABASE}, upkeep=_upkeep)

@@ -1,9 +1,11 @@
 """A store in one schema of a PostgreSQL database."""
 
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from typing import Any, Literal, TypeVar, cast
 
 from modelyard import process_identity
@@ -16,13 +18,12 @@ from modelyard.stores.schema_changes import CHANGES
 from modelyard.stores.table_changes import SchemaChange
 
 try:
-    import psycopg
+    import psycopg  # noqa: F401
 except ImportError as error:
     raise MissingExtra("psycopg", "postgres") from error
 
 from modelyard.parts.postgres import months
 from modelyard.parts.postgres.connections import Connector, ReadPool
-from modelyard.parts.postgres.errors import to_store_error
 from modelyard.parts.postgres.notices import Notices
 from modelyard.parts.postgres.pages import Row
 from modelyard.parts.postgres.rows import plans_of
@@ -36,6 +37,11 @@ R = TypeVar("R")
 _MOST_READERS = 8
 _MIGRATION_PATIENCE = 60.0
 _LOOKING_PATIENCE = 10.0
+_DAY = 86_400.0
+_STRAY = (
+    "{} has records of a month, from {} on, since no process was there to give it a partition: they are removed row by"
+    " row and not at once"
+)
 _KEPT_DAYS = 7
 """Days after which the number of a writer's commits is forgotten, if it has not written since."""
 
@@ -79,15 +85,21 @@ class PostgresStore:
         self._closing = threading.Lock()
         self._schema, self._plans = schema, plans_of(records, schema)
         plans = self._plans
-        connector = Connector(address, patience)
+        connector = self._connector = Connector(address, patience)
+        self._first_strays = months.first_strays(plans.values(), schema)
+        self._months_due = time.monotonic() + _DAY
         commits, name = f'"{schema}"."{COMMITS}"', str(uuid.uuid4())
-        with connector.connect() as connection, _faults_of_the_server():
+
+        def settle(connection: Any) -> tuple[str, list[str]]:
             unchanged = open_schema(connection, schema, plans, changes)
             forget = f"DELETE FROM {commits} WHERE at < now() - interval '{_KEPT_DAYS} days'"  # noqa: S608
             connection.execute(forget)
-            connection.execute(f"INSERT INTO {commits} VALUES ($1, 0, now())", (name,))  # noqa: S608
-            self._server = connection.info.server_version
-            shown = [connection.execute(f"SHOW {name}").fetchone()[0] for name in ("fsync", "synchronous_commit")]
+            connection.execute(f"INSERT INTO {commits} VALUES ($1, 0, now()) ON CONFLICT DO NOTHING", (name,))  # noqa: S608
+            self._server: int = connection.info.server_version
+            settings = ("fsync", "synchronous_commit")
+            return unchanged, [connection.execute(f"SHOW {name}").fetchone()[0] for name in settings]
+
+        unchanged, shown = connector.patiently(settle, again=True)
         self.durability: str = durability if shown[0] == "on" else "process"
         level = "off" if durability == "process" else "on" if shown[1] == "off" else None
         with ExitStack() as opened:
@@ -142,15 +154,24 @@ class PostgresStore:
             raise StoreError(f"no partition {month.name} of {cls.__name__}")
         self.transact(lambda tx: cast(PostgresTx, tx).change_tables(months.drop(self._schema, month)))
 
-    def check(self) -> Mapping[str, object]:
-        """Return engine, version, durability, and None as the warning."""
+    def add_months(self) -> None:
+        """Create the partitions of this month and of the next two, if that was not done for a day."""
         self._refuse_misuse()
-        self._readers.rows("SELECT 1")
+        if time.monotonic() < self._months_due:
+            return
+        add = partial(months.add_missing_parts, schema=self._schema, plans=self._plans.values())
+        self._connector.patiently(add, again=True)
+        self._months_due = time.monotonic() + _DAY
+
+    def check(self) -> Mapping[str, object]:
+        """Return engine, version, durability, and a warning if months are not kept apart."""
+        self._refuse_misuse()
+        strays = self._readers.rows(self._first_strays or "SELECT 1 WHERE false")
         return {
             "engine": "postgresql",
             "version": f"{self._server // 10000}.{self._server % 10000}",
             "durability": self.durability,
-            "warning": None,
+            "warning": "; ".join(_STRAY.format(*stray) for stray in strays) or None,
         }
 
     def sync(self) -> None:
@@ -204,23 +225,17 @@ def migrate(
     Servers of the older version refuse to write from then on, until they restart with the new one.
     Raises `StoreTooNew`, `StoreCorrupt`, `StoreBusy` or `StoreError`, and then changes nothing.
     """
-    with Connector(address, patience=_MIGRATION_PATIENCE).connect() as connection, _faults_of_the_server():
-        return migrate_schema(connection, schema, plans_of(records, schema), changes)
+    plans = plans_of(records, schema)
+    return Connector(address, patience=_MIGRATION_PATIENCE).patiently(
+        lambda connection: migrate_schema(connection, schema, plans, changes), again=False
+    )
 
 
 def has_store(address: str, schema: str = "modelyard") -> bool:
     """Return whether a database has the tables of a store. Raises `StoreBusy`, `StoreError`."""
-    with Connector(address, patience=_LOOKING_PATIENCE).connect() as connection, _faults_of_the_server():
-        return has_table(connection, schema, MIGRATIONS)
-
-
-@contextmanager
-def _faults_of_the_server() -> Iterator[None]:
-    """Convert what PostgreSQL refuses while a schema is opened or changed. Raises `StoreError`."""
-    try:
-        yield
-    except psycopg.Error as error:
-        raise to_store_error(error) from error
+    return Connector(address, patience=_LOOKING_PATIENCE).patiently(
+        lambda connection: has_table(connection, schema, MIGRATIONS), again=True
+    )
 
 
 _conforms: type[Store] = PostgresStore

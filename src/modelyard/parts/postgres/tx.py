@@ -13,7 +13,9 @@ from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.parts.postgres.batch import Batch, Known
 from modelyard.parts.postgres.pages import Row, Statement
 from modelyard.parts.postgres.rows import RecordPlan
+from modelyard.parts.postgres.schema import MIGRATIONS
 from modelyard.stores.columns import Projection
+from modelyard.stores.history import UNFINISHED
 
 R = TypeVar("R")
 Ask = Callable[[RecordPlan, str, Row], list[Row]]
@@ -241,6 +243,18 @@ class PostgresTx(PostgresSnapshot):
     def retire_numbers(self, cls: type[Any], last: int) -> None:
         """Keep the numbers up to this one from being used again."""
         self._batch.write(self._plans[cls].retire_numbers(last))
+
+    def mark_unfinished(self, unfinished: bool, anew: bool) -> bool:
+        """Mark a copy as not completed, or no more. Returns whether it was marked, or may be marked `anew`."""
+        plan = next(iter(self._plans.values()))
+        table = f'{plan.table.partition(".")[0]}."{MIGRATIONS}"'
+        found = self._batch.wire.rows(f"SELECT 1 FROM {table} WHERE name = $1", (UNFINISHED,))  # noqa: S608
+        if not (found or anew):
+            return False
+        self._batch.write((f"DELETE FROM {table} WHERE name = $1", (UNFINISHED,)))  # noqa: S608
+        if unfinished:
+            self._batch.write((f"INSERT INTO {table} VALUES (-1, $1)", (UNFINISHED,)))  # noqa: S608
+        return True
 
     def change_tables(self, statement: Statement) -> None:
         """Send a statement that changes tables with the commit; it must be repeatable."""

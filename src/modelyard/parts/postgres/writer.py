@@ -102,8 +102,7 @@ class GroupWriter:
             except StoreError as error:
                 _fail(group, error)
             except BaseException:
-                if self._drop():
-                    _settle(group)
+                self._conclude(group, self._drop())
                 raise
             if group[0].settled:
                 return 0.0
@@ -221,11 +220,9 @@ class GroupWriter:
         fault = self._wire.fault  # type: ignore[union-attr]  # it was abandoned
         stored = self._roll_back()
         lost = self._connection is None
-        if stored is None:
-            _fail(group, OutcomeUnknown("the connection was lost during the commit; look before you try again"))
-        elif stored:
-            _settle(group)
-        elif isinstance(fault, pg.LockNotAvailable):
+        if self._conclude(group, stored):
+            return careful
+        if isinstance(fault, pg.LockNotAvailable):
             self._fail_impatient(
                 group, StoreBusy(f"another step held the store for {self._patience} seconds; try again")
             )
@@ -234,6 +231,14 @@ class GroupWriter:
         elif not lost and not isinstance(fault, (pg.UniqueViolation, *TRANSIENT)):
             self._run_alone(group, fault)
         return careful or isinstance(fault, pg.UniqueViolation)
+
+    def _conclude(self, group: Sequence[PendingStep[Any]], stored: bool | None) -> bool:
+        """Settle the calls whose transaction was `stored`, or may have been; return whether they are settled."""
+        if stored is None:
+            _fail(group, OutcomeUnknown("the connection was lost during the commit; look before you try again"))
+        elif stored:
+            _settle(group)
+        return stored is not False
 
     def _roll_back(self) -> bool | None:
         """End a transaction that has failed. Returns whether it was stored after all; None if that is unknown.

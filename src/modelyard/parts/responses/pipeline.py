@@ -117,9 +117,9 @@ class ResponsePipeline(CompletionPipeline):
             super()._prepare()
         except ContextLengthExceeded as error:
             if not self._truncates or not self._truncate():
-                raise _placed(error) from None
+                raise placed(error) from None
         except InvalidInput as error:
-            raise _placed(error) from None
+            raise placed(error) from None
 
     def _truncate(self) -> bool:
         """Leave out as many of the oldest messages as needed, never instructions. Returns whether the rest fits."""
@@ -203,7 +203,8 @@ def end_response(ended: ModelResponse, tx: Tx) -> None:
         tx.replace(ended)
 
 
-def _placed(error: InvalidInput) -> InvalidInput:
+def placed(error: InvalidInput) -> InvalidInput:
+    """Return what is wrong with a request, at the places that this format has for it."""
     problems = []
     for problem in error.problems:
         name, rest = (problem.loc or ("",))[0], problem.loc[1:]

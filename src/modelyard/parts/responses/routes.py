@@ -26,6 +26,7 @@ from modelyard.parts.responses.formats.request import (
 from modelyard.parts.responses.formats.response import CountedInput, DeletedResponse, ResponseObject, response_object
 from modelyard.parts.responses.formats.stream import ResponseEvent, ResponseStreamEvent
 from modelyard.parts.responses.interface import RESPONSES
+from modelyard.parts.responses.pipeline import placed
 from modelyard.parts.responses.schemas import AFTER, INCLUDE, PAGING, STREAM, ResponseItemPage, item_page
 
 
@@ -59,7 +60,10 @@ def count_input_tokens(call: RouteCall) -> Flow[Response | None]:
     place = attribution(call.headers, call.principal)
     parsed = read_counted_response(call.body, "body")
     messages = yield from call.platform.responses._conversation(parsed)
-    tokens = yield from call.platform.chat._count(attrs.evolve(parsed.request, messages=messages), place)
+    try:
+        tokens = yield from call.platform.chat._count(attrs.evolve(parsed.request, messages=messages), place)
+    except InvalidInput as wrong:
+        raise placed(wrong) from None
     return json_response(CountedInput(tokens, "response.input_tokens"))
 
 

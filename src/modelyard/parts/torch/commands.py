@@ -27,7 +27,7 @@ def usd(text: str) -> Decimal:
     try:
         return Decimal(text)
     except InvalidOperation:
-        raise ValueError(f"{text!r} is not a decimal number") from None
+        raise click.BadParameter(f"{text!r} is not a decimal number") from None
 
 
 @click.group("base-models", cls=Group)

@@ -16,8 +16,10 @@ from torch.nn import functional
 
 from modelyard.parts.torch.kv_cache import Mask, hiding, mask_of, windows
 
-_OF_ATTENTION = "past_key_values"
-_CACHES = (_OF_ATTENTION, "cache_params", "state")
+_OF_ATTENTION = ("cache", "past_key_values")
+"""Of transformers from 5.24 on, and before."""
+
+_CACHES = (*_OF_ATTENTION, "cache_params", "state")
 """The names under which model bodies return and accept their caches."""
 
 _OF_TOKENS = ("keys", "values")
@@ -62,17 +64,18 @@ class JointCache:
         ids = torch.tensor([[*[0] * (longest - len(prompt)), *prompt] for prompt in prompts], device=device)
         padding = torch.tensor([longest - length for length in lengths], device=device)[:, None]
         places = torch.arange(longest, device=device) - padding
-        more = (
-            {"position_ids": places.clamp(min=0)} if "position_ids" in signature(self._body.forward).parameters else {}
-        )
+        more = {"position_ids": places.clamp(min=0)} if self._takes("position_ids") else {}
         states = self._pass(ids, attention_mask=(places >= 0).long(), **more)
         self.seen, self._aligned = lengths, len({*lengths}) == 1
         return states[:, -1]
 
+    def _takes(self, name: str) -> bool:
+        return name in signature(self._body.forward).parameters
+
     def _pass(self, ids: Tensor, **given: Any) -> Tensor:
         """Read tokens, and keep what the body returns for the next ones; return their hidden states."""
         output = self._body(input_ids=ids, use_cache=self._keeps, **given)
-        self.kept = {name: output[name] for name in _CACHES if self._keeps and output.get(name) is not None}
+        self.kept = {name: value for name, value in output.items() if self._keeps and name in _CACHES}
         states: Tensor = output.last_hidden_state
         self.last = states[:, -1].clone()  # a copy, so that it does not keep the whole tensor alive
         return states
@@ -113,7 +116,7 @@ class JointCache:
 
     def _places(self, device: torch.device) -> dict[str, Any]:
         """Return the positions and the mask of one more token, if the model's own are not right."""
-        if self._aligned or _OF_ATTENTION not in self.kept:
+        if self._aligned or not (self.kept.keys() & set(_OF_ATTENTION) and self._takes("position_ids")):
             return {}
         positions = torch.tensor(self.seen, device=device)[:, None]
         return {"position_ids": positions, "attention_mask": self._mask(device)}
@@ -125,6 +128,12 @@ class JointCache:
             for kind, window in windows(self._config).items()
         }
         return mask_of(counts, lambda counted: _padding_mask(counted, self._body.dtype, device))
+
+
+def cache_name(body: Any) -> str:
+    """Return the name under which a body accepts the keys and values of earlier tokens."""
+    accepted = signature(body.forward).parameters
+    return next((name for name in _OF_ATTENTION if name in accepted), _OF_ATTENTION[-1])
 
 
 Change = Callable[[str, Sequence[Tensor]], Tensor]

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 from transformers.utils import logging as transformers_logging
 
 from modelyard.errors import BackendError, Overloaded
-from modelyard.parts.torch.hf_cache import JointCache
+from modelyard.parts.torch.hf_cache import JointCache, cache_name
 from modelyard.parts.torch.kv_cache import Mask, suits
 from modelyard.parts.torch.lora import LoraLinear
 from modelyard.parts.torch.model_config import context_length
@@ -127,6 +127,7 @@ class Network:
         self.device: torch.device = self.model.device
         self.dtype: torch.dtype = self.model.dtype
         self._own_head: ModelHead | None = None
+        self._cache_name = cache_name(self.body)
         self.in_rows: bool = False
         self.has_cache: bool = False
         self.can_batch: bool = False
@@ -167,9 +168,8 @@ class Network:
 
         `positions` and `mask` are those that `cache` returned when the pass began.
         """
-        states = self.body(
-            input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True
-        )
+        kept = {self._cache_name: cache}
+        states = self.body(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=True, **kept)
         return states.last_hidden_state
 
     def read(self, prompts: Sequence[Sequence[int]]) -> Tensor:

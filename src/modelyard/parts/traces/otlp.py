@@ -9,7 +9,9 @@ in any form, kinds and codes by their names. A span that cannot be read costs it
 """
 
 import base64
+import json
 import math
+import re
 import struct
 from collections.abc import Mapping
 from typing import Any, Never
@@ -17,7 +19,7 @@ from typing import Any, Never
 import attrs
 
 from modelyard.errors import InvalidInput
-from modelyard.formats.json import INT64, MAX_DEPTH, loads_leniently
+from modelyard.formats.json import INT64, MAX_DEPTH, check_size
 
 MAX_FIELDS = 2**20
 """How many fields a message may have, with those of the messages in it."""
@@ -223,8 +225,38 @@ def _named(number: float) -> str:
 
 
 def read_json(raw: bytes) -> Message:
-    value = loads_leniently(raw, at=("body",), max_depth=MAX_JSON_DEPTH, max_structure=MAX_STRUCTURE)
+    check_size(raw, at=("body",), max_depth=MAX_JSON_DEPTH, max_structure=MAX_STRUCTURE)
+    value = _parsed(raw)
     return _whole(lambda: _message("Request", value, MAX_DEPTH, ()))
+
+
+def _parsed(raw: bytes) -> object:
+    """Parse JSON of which nothing should be lost: what is not UTF-8, and half of a surrogate pair, become U+FFFD, NaN
+    and infinities their names, and integers beyond 64 bits floats. Of a key that occurs twice the last one counts.
+    """
+    whole = _ESCAPE.sub(lambda escape: b"\\ufffd" if escape[1] else escape[0], raw) if b"\\" in raw else raw
+    try:
+        return _LENIENT.decode(whole.decode(errors="replace").removeprefix("\ufeff"))
+    except json.JSONDecodeError as error:
+        says = f"is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+    except (RecursionError, MemoryError):
+        says = "is too large to be parsed"
+    raise InvalidInput.at("body", msg=says, type="json_invalid")
+
+
+def _float(text: str) -> float | str:
+    value = float(text)
+    return value if math.isfinite(value) else _named(value)
+
+
+def _int(text: str) -> float | str:
+    return int(text) if len(text) <= 20 and int(text) in INT64 else _float(text)
+
+
+_LENIENT = json.JSONDecoder(parse_constant=str, parse_float=_float, parse_int=_int)
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
 
 
 def _message(kind: str, value: object, depth: int, place: Place) -> Message:

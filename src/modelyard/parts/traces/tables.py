@@ -149,7 +149,7 @@ class TracedTables:
                 yield f"{one}\n".encode()
 
         stored = artifacts.put(in_chunks(lines()))
-        with remove_unless_recorded(artifacts, stored):
+        with remove_unless_recorded(artifacts, stored.name):
             if expected not in (None, table.hex()):
                 raise Conflict(f"the digest of the table is {table.hex()}, and not the expected one")
             new = TracedTable(*place, table.hex(), table.rows, stored.name, self._runtime.clock.now())
@@ -213,7 +213,7 @@ class TracedTables:
         self._runtime.require_room()
         stored = self._runtime.artifacts.put(iter((content,)))
         new = TracedFile(*place, named, name[:1000], len(content), stored.name, self._runtime.clock.now())
-        with remove_unless_recorded(self._runtime.artifacts, stored):
+        with remove_unless_recorded(self._runtime.artifacts, stored.name):
             kept = self._runtime.store.transact(partial(_add_once, new))
         if kept.artifact != new.artifact:
             self._runtime.artifacts.remove(new.artifact)

@@ -16,13 +16,16 @@ PROMPT = "Is this a good answer? Say yes or no.\n\nQuestion: {prompt}\n\nAnswer:
 def _pair(text: str) -> tuple[str, str]:
     key, found, value = text.partition("=")
     if not found:
-        raise ValueError(f"{text!r} is not like team=desk")
+        raise click.BadParameter(f"{text!r} is not like team=desk")
     return key, value
 
 
 def _moment(text: str) -> datetime:
     """Parse a date or a time, in UTC unless it names a zone."""
-    moment = datetime.fromisoformat(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a time such as 2026-11-23") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
@@ -30,7 +33,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as wrong:
-        raise ValueError(f"{text!r} is not a pattern: {wrong}") from None
+        raise click.BadParameter(f"{text!r} is not a pattern: {wrong}") from None
 
 
 @click.command()

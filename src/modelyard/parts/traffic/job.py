@@ -16,6 +16,7 @@ from modelyard.parts.traffic.collector import Collector
 from modelyard.parts.traffic.kept_rows import KeptRows
 from modelyard.parts.traffic.records import STARTED
 from modelyard.parts.traffic.request import CollectRequest
+from modelyard.platform.artifacts import remove_loose
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, job_topic
 from modelyard.platform.jobs.own_lane import end_job
 from modelyard.platform.jobs.queue import save_resume
@@ -34,12 +35,8 @@ Turns = Generator[None, None, None]
 
 def collect(claimed: ClaimedJob) -> Turns:
     """Do the work of a collection. Yields after each write, and while it waits for a judge."""
-    collection = _Collection(claimed)
-    try:
-        with KeptRows() as kept:
-            yield from collection.turns(kept)
-    finally:
-        collection.parts.remove_loose()
+    with remove_loose(claimed.runtime.artifacts, claimed.loose), KeptRows() as kept:
+        yield from _Collection(claimed).turns(kept)
 
 
 class _Collection:

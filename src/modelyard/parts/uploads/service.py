@@ -88,7 +88,7 @@ class Uploads:
         if upload.received:
             return
         stored, rows = self._keep(file)
-        with remove_unless_recorded(self._runtime.artifacts, stored):
+        with remove_unless_recorded(self._runtime.artifacts, stored.name):
             named = self._runtime.store.transact(
                 partial(self._receive, secret, stored, rows, self._runtime.clock.now())
             )

@@ -1,6 +1,6 @@
 """One request for embeddings to a server: the attempts and time limits of a completion, and one document as answer."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 
@@ -8,10 +8,14 @@ from modelyard.domain.embedding import EmbeddingRequest
 from modelyard.errors import ContextLengthExceeded
 from modelyard.flow import Emit, Flow
 from modelyard.parts.embeddings.formats import embeddings_request, read_answer
+from modelyard.parts.upstream.answers.envelopes import enclosed
+from modelyard.parts.upstream.answers.values import object_of
 from modelyard.parts.upstream.errors import Head
 from modelyard.parts.upstream.exchange import MAX_ANSWER, Attempts, Transport, Upstream
 from modelyard.parts.upstream.models import UpstreamModel
 from modelyard.protocols import ServedModel
+
+_HELD = frozenset({"data"})
 
 
 class EmbeddingExchange(Attempts):
@@ -44,6 +48,15 @@ class EmbeddingExchange(Attempts):
     def _answer(self, head: Head) -> Flow[None]:
         """Emit the whole answer. Its numbers may be written as digits or in base64."""
         value = self._json((yield from self._whole(MAX_ANSWER)))
-        batch = read_answer(value, len(self._request.inputs))
+        batch = read_answer(_opened(value), len(self._request.inputs))
         self._begun = True
         yield Emit(batch)
+
+
+def _opened(value: Any) -> Any:
+    """Return the object that has the list of embeddings, of what stands around it with the usage."""
+    answer = object_of(value)
+    if isinstance(answer.get("data"), list):
+        return value
+    within = (_opened({**one, "usage": one.get("usage") or answer.get("usage")}) for one in enclosed(answer, _HELD))
+    return next((found for found in within if isinstance(object_of(found).get("data"), list)), value)

@@ -12,6 +12,7 @@ import attrs
 
 from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, ModelyardError, Overloaded, Problem
 from modelyard.formats.chat.request import PARAMETERS
+from modelyard.parts.upstream.answers.envelopes import enclosed
 from modelyard.parts.upstream.answers.values import read_json
 
 _SHOWN = 500
@@ -116,7 +117,10 @@ def moved(head: Head, secret: str | None) -> RetryableError:
 
 
 def failed_inside(answer: Mapping[str, Any], secret: str | None) -> RetryableError | None:
-    """Return the error of an answer, or of a chunk, that reports one under a status of success."""
+    """Return the error of an answer, or of a chunk, that reports one under a status of success, perhaps enclosed."""
+    for inner in () if "choices" in answer else enclosed(answer, _FAILED):
+        if (failed := failed_inside(inner, secret)) is not None:
+            return failed
     marked = answer.get("error") or "error" in (answer.get("object"), answer.get("type"))
     return reported(answer, secret) if marked or _refuses(answer) else None
 
@@ -130,12 +134,13 @@ def reported(answer: Any, secret: str | None) -> RetryableError | None:
     return _retryable(int(code[0]) if code else 500, report, None)
 
 
+_FAILED, _ANSWERED = frozenset({"error"}), frozenset({"choices"})
 _WELL = frozenset({"0", "200", "ok", "success", "none", ""})
 
 
 def _refuses(answer: Mapping[str, Any]) -> bool:
     """Return whether an answer without choices or data says that it failed, in an envelope of a gateway or a host."""
-    if answer.get("choices") or answer.get("data") or answer.get("usage"):
+    if answer.get("choices") or answer.get("data") or answer.get("usage") or enclosed(answer, _ANSWERED):
         return False
     inner = answer.get("base_resp")
     code = inner.get("status_code") if isinstance(inner, Mapping) else answer.get("code", answer.get("error_code"))

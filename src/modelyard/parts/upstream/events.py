@@ -1,10 +1,27 @@
 """Server-sent events (HTML standard, 9.2.6), read in pieces that are cut anywhere."""
 
+import re
+
 from modelyard.errors import InvalidInput, Problem
 
 _MARK = b"\xef\xbb\xbf"
 MAX_EVENT = 2**24
 """The most bytes that an event may have."""
+
+
+_FIELD = re.compile(rb"(?:[ \t]|\xef\xbb\xbf)*(data|event|id|retry)?[ \t]*:", re.IGNORECASE)
+
+
+def begins_event(line: bytes) -> bool:
+    """Return whether a line is one of an event, or a comment. Some servers write spaces around the name of a field,
+    or a byte order mark before it."""
+    return _FIELD.match(line) is not None
+
+
+def data_of(line: bytes) -> bytes | None:
+    """Return what follows the name of the field in a line of data; None for another line."""
+    found = _FIELD.match(line)
+    return line[found.end() :].removeprefix(b" ") if found and (found[1] or b"").lower() == b"data" else None
 
 
 class EventReader:
@@ -67,5 +84,5 @@ class EventReader:
             if self._data:
                 events.append(b"\n".join(self._data))
             self._data, self._size = [], 0
-        elif line.startswith(b"data:"):
-            self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+        elif (data := data_of(line)) is not None:
+            self._data.append(data)

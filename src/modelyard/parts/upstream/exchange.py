@@ -16,9 +16,9 @@ from modelyard.formats.chat.request import request_object
 from modelyard.formats.json import dumps
 from modelyard.parts.upstream.answers.reader import AnswerBrokenOff, AnswerReader
 from modelyard.parts.upstream.answers.values import read_json, read_values
-from modelyard.parts.upstream.decoding import Decompressor, encoding_of
+from modelyard.parts.upstream.decoding import TELLING, Decompressor, Unreadable, encoding_of
 from modelyard.parts.upstream.errors import Head, RetryableError, failed_inside, moved, refusal, reported
-from modelyard.parts.upstream.events import EventReader
+from modelyard.parts.upstream.events import EventReader, begins_event, data_of
 from modelyard.parts.upstream.models import UpstreamModel
 from modelyard.parts.upstream.timeouts import Timeouts
 from modelyard.protocols import Clock, ServedModel
@@ -33,10 +33,9 @@ _LAST_LINES = tuple(b"\n" + done for done in _DONE)
 """Ends of an event of several chunks: servers that send no blank lines."""
 _GREEDY = 1e-5
 """The temperature below which vLLM takes the likeliest token."""
-_EVENTS = (b"data:", b"event:", b"id:", b"retry:", b":")
-_TELLING = 2
-"""Bytes of a body that tell whether it is compressed."""
 _MOST_REDIRECTS = 4
+_MOST_WRAPPED = 4
+"""How many proxies may wrap an event that was one already."""
 _LAST_READ = 1.0
 """Seconds that a connection has to end once the answer is complete."""
 
@@ -153,7 +152,7 @@ class Attempts:
                 pause = self._timeouts.pause(attempt, failure.wait, self._upstream.jitter())
                 last = self._begun or not failure.again or attempt >= self._timeouts.retries
                 if last or self._clock.monotonic() + pause > until:
-                    yield from self._spent()
+                    yield from self._spent(failure)
                     raise failure.error from failure.__cause__
                 self._upstream.retried()
                 log.warning("attempt %d failed, the next follows in %.1f s: %s", attempt + 1, pause, failure)
@@ -181,7 +180,7 @@ class Attempts:
             what = "sent nothing more" if self._begun else f"gave {self.awaited}"
             raise RetryableError(BackendError(f"the upstream server {what} within {self._limit:g} s")) from late
 
-    def _spent(self) -> Flow[None]:
+    def _spent(self, failure: RetryableError) -> Flow[None]:
         """Emit what an answer that failed says of its cost."""
         yield from ()
 
@@ -222,10 +221,10 @@ class Attempts:
     def _open(self, head: Head) -> Flow[None]:
         """Read the beginning of the body, which tells whether it is compressed, and what it is."""
         begin = b""
-        while len(begin) < _TELLING and (raw := (yield from self._timed(self._transport.read))):
+        while len(begin) < TELLING and (raw := (yield from self._timed(self._transport.read))):
             begin += raw
         encoding = encoding_of(head.content_encoding, begin) if begin else ""
-        self._decompressor = Decompressor(encoding, begin) if encoding else None
+        self._decompressor = Decompressor(encoding, begin, head.content_encoding) if encoding else None
         self._ahead = b"" if encoding else begin
         if encoding:
             self._ahead = yield from self._read()
@@ -325,16 +324,18 @@ class Exchange(Attempts):
         self._reader = reader = self._new_reader()
         return self._events(reader) if self._is_stream(head) else self._document(reader)
 
-    def _spent(self) -> Flow[None]:
-        if self._reader is not None and self._reader.costs:
-            yield Emit(self._choices_of(Delta(usage=self._reader.usage())))
+    def _spent(self, failure: RetryableError) -> Flow[None]:
+        """Emit what an answer has cost. Of one that cannot be read at all, the prompt is known."""
+        reader = self._new_reader() if self._reader is None else self._reader
+        if reader.costs or isinstance(failure, Unreadable):
+            yield Emit(self._choices_of(Delta(usage=reader.usage())))
 
     def _is_stream(self, head: Head) -> bool:
         """Return whether events follow. The first bytes of the body tell more than its label."""
         begin = self._ahead.removeprefix(b"\xef\xbb\xbf").lstrip()
         if begin.startswith((b"{", b"[")):
             return False
-        return begin.startswith(_EVENTS) or head.content_type.lower().startswith("text/event-stream")
+        return begins_event(begin) or head.content_type.lower().startswith("text/event-stream")
 
     def _events(self, reader: AnswerReader) -> Flow[None]:
         """Read a stream of chunks up to its end, so that its connection can be used again.
@@ -365,15 +366,15 @@ class Exchange(Attempts):
             if ready:
                 yield Emit(ready)
 
-    def _deltas(self, event: bytes, reader: AnswerReader) -> Sequence[Delta]:
-        """Return the deltas of an event, and note what the next one may take."""
+    def _deltas(self, event: bytes, reader: AnswerReader, wrapped: int = 0) -> Sequence[Delta]:
+        """Return the deltas of an event, which proxies may have `wrapped`, and note what the next one may take."""
         event = event.strip()
         if event in _DONE:
             self._end()
             return ()
-        if event.startswith(b"data:"):  # a proxy has wrapped an event that was one already
-            return self._deltas(event[5:], reader)
         if not event.startswith((b"{", b"[{")):
+            if (again := data_of(event)) is not None and wrapped < _MOST_WRAPPED:
+                return self._deltas(again, reader, wrapped + 1)
             if event:
                 note("has an event that is not a chunk, which is left out")
             return ()
@@ -384,6 +385,8 @@ class Exchange(Attempts):
             for chunk in chunks:
                 self._failed(chunk)
         shown = self._shown(deltas) if deltas else ()
+        if not deltas and reader.has_output:  # which waits for more
+            self._heard()
         if (reader.complete and reader.counted) or event.endswith(_LAST_LINES):
             self._end()
         return shown
@@ -396,9 +399,13 @@ class Exchange(Attempts):
     def _shown(self, deltas: Sequence[Delta]) -> Sequence[Delta]:
         """Return the deltas without those that the caller does not get, and note that the answer has begun."""
         self._begun = True
+        self._heard()
+        return [shown for delta in deltas for shown in self._choices_of(delta)] if self._greedy else deltas
+
+    def _heard(self) -> None:
+        """Note that some of the answer has come."""
         if not self._done:
             self._limit, self._waited = self._timeouts.between_tokens, 0.0
-        return [shown for delta in deltas for shown in self._choices_of(delta)] if self._greedy else deltas
 
     def _document(self, reader: AnswerReader) -> Flow[None]:
         """Read an answer in one piece, as servers that do not stream give it to a streamed request too."""

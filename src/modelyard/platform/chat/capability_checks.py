@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
+from unicodedata import normalize
 
 import attrs
 
@@ -14,6 +15,7 @@ from modelyard.domain.completion import (
     CompletionRequest,
     ContentPart,
     Message,
+    NoCalls,
     ResponseType,
     Role,
     Sampling,
@@ -144,8 +146,7 @@ def modality_of(part: str) -> str:
 
 def check_tool_choice(request: CompletionRequest) -> None:
     """Raise `InvalidInput` when a tool must be called that is not there."""
-    problems = tool_choice_problems(request.tool_choice, request.tools)
-    if problems:
+    if problems := tool_choice_problems(request.tool_choice, request.tools):
         raise InvalidInput(problems)
 
 
@@ -160,8 +161,9 @@ def estimated_prompt(request: CompletionRequest) -> int:
 def most_prompt(request: CompletionRequest, context_length: int) -> int:
     """Return how many tokens a prompt can have that nothing here can count.
 
-    A token has at least one byte. Templates add some of their own, and may write tools, calls and forms with spaces and
-    escapes. What an image or another part costs only the server knows: then it is the whole context.
+    A token has at least one byte, also of a text that is normalised first. Templates add some, and may write tools,
+    calls and forms with spaces and escapes; more than that is not booked where a budget applies. What an image or
+    another part costs only the server knows: then it is the whole context.
     """
     if any(part.type != "text" for message in request.messages for part in _parts(message)):
         return context_length
@@ -171,12 +173,13 @@ def most_prompt(request: CompletionRequest, context_length: int) -> int:
     for message in request.messages:
         size += sum(map(_size, (message.text, message.reasoning, message.name, message.tool_call_id)))
         structured.append(message.tool_calls)
-    size += 2 * len(dumps(converter.unstructure(structured)))
+    raw = dumps(converter.unstructure(structured))
+    size += 2 * max(len(raw), _size(raw.decode("unicode_escape")))
     return min(size, context_length)
 
 
 def _size(text: str | None) -> int:
-    return len(text.encode("utf-8", "surrogatepass")) if text else 0
+    return max(len(one.encode("utf-8", "surrogatepass")) for one in (text, normalize("NFKD", text))) if text else 0
 
 
 def resolve_max_tokens(entry: CatalogueEntry, prompt_tokens: int | None, request: CompletionRequest) -> int:
@@ -237,10 +240,9 @@ _OPT_OUT = "; vendors refuse this, and Settings(strict_conversations=False) does
 
 
 def check_conversation(request: CompletionRequest) -> None:
-    """Raise `InvalidInput` for answers of tools without their call, calls without their answer, and doubled tools: what
-    vendors refuse, so that a test on a double does not pass with it."""
-    problems = [*_doubled(request.tools), *_unpaired(request.messages)]
-    if problems:
+    """Raise `InvalidInput` for answers of tools without their call, calls without an id, or without one answer, and
+    doubled tools: what vendors refuse, so that a test on a double does not pass with it."""
+    if problems := [*_doubled(request.tools), *_unpaired(request.messages)]:
         raise InvalidInput(problems[:100])
 
 
@@ -253,18 +255,26 @@ def _doubled(tools: Sequence[Tool]) -> Iterator[Problem]:
 
 
 def _unpaired(messages: Sequence[Message]) -> Iterator[Problem]:
-    called, pending, calls_at = set[str](), dict[str, None](), 0
+    called, pending, calls_at = dict[str, None](), dict[str, None](), 0
     for at, message in enumerate(messages):
         if message.role is Role.TOOL:
-            pending.pop(message.tool_call_id or "", None)
-            if message.tool_call_id not in called:
-                says = f"answers {message.tool_call_id!r}, which the message of the assistant before it did not call"
-                yield Problem(("messages", at, "tool_call_id"), says + _OPT_OUT)
+            id_ = message.tool_call_id or ""
+            if id_ not in pending:
+                why = "is answered before, too" if id_ in called else "the assistant's turn before it did not call"
+                yield Problem(("messages", at, "tool_call_id"), f"answers {id_!r}, which {why}{_OPT_OUT}")
+            pending.pop(id_, None)
             continue
         if pending:
             yield _unanswered(pending, calls_at)
-        called, calls_at = {call.id for call in message.tool_calls}, at
-        pending = dict.fromkeys([call.id for call in message.tool_calls])
+        if type(message.tool_calls) is NoCalls:
+            yield Problem(("messages", at, "tool_calls"), f"must not be empty; leave it out{_OPT_OUT}")
+        called, calls_at = {}, at
+        for place, call in enumerate(message.tool_calls):
+            if not call.id or call.id in called:
+                says = f"{call.id!r} is the id of a call before, too" if call.id else "must not be empty"
+                yield Problem(("messages", at, "tool_calls", place, "id"), says + _OPT_OUT)
+            called[call.id] = None
+        pending = dict(called)
     if pending:
         yield _unanswered(pending, calls_at)
 

@@ -11,7 +11,7 @@ from modelyard.domain.frozen_fast import maker
 from modelyard.domain.identity import Principal
 from modelyard.domain.usage import cost
 from modelyard.errors import InvalidInput
-from modelyard.platform.chat.capability_checks import check_supported
+from modelyard.platform.chat.capability_checks import check_conversation, check_supported
 from modelyard.protocols import AsyncBackend, Backend, ServedModel
 
 _usage = maker(Usage)
@@ -45,10 +45,12 @@ class CompletionPlan:
         """Return the most in USD that a request can cost with so many tokens in all of its answers."""
         return cost(_usage(prompt_tokens, tokens, 0, images), self.dearest)
 
-    def count(self, request: CompletionRequest) -> int:
+    def count(self, request: CompletionRequest, strict: bool) -> int:
         """Return how many tokens a prompt has. Raises `InvalidInput`, also where answers alone report it."""
-        entry = self.served.entry
-        check_supported(request, entry, self.backend.capabilities(self.served.base_model))
+        entry, capabilities = self.served.entry, self.backend.capabilities(self.served.base_model)
+        if strict and capabilities.strict_conversations:
+            check_conversation(request)
+        check_supported(request, entry, capabilities)
         tokens = self.backend.prompt_tokens(request, self.served)
         if tokens is None:
             raise InvalidInput.at("model", msg=f"{entry.id} is of a server that counts tokens with its answers only")

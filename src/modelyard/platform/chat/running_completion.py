@@ -54,7 +54,8 @@ class RunningCompletion(BookedRequest):
             request = checks.with_details(request, capabilities)
         if request.tool_choice.mode is _REQUIRED:
             checks.check_tool_choice(request)
-        has_shape = request.tools or len(request.messages) > 1
+        said = request.messages
+        has_shape = request.tools or len(said) > 1 or (said and (said[0].tool_calls or said[0].tool_call_id))
         if has_shape and capabilities.strict_conversations and self.runtime.settings.strict_conversations:
             checks.check_conversation(request)
         self.images = checks.check_supported(request, entry, capabilities)

@@ -55,7 +55,7 @@ class Chat:
     def astream(
         self, request: CompletionRequest | None = None, /, **options: Unpack[ChatOptions]
     ) -> "AsyncCompletionStream":
-        """Stream the answer on an event loop."""
+        """Stream the answer on an event loop. To await the stream waits for its first deltas, and raises a refusal."""
         return AsyncCompletionStream(aiterate(self._flow(request, options, streamed=True)))
 
     def _pipeline(
@@ -76,7 +76,8 @@ class Chat:
         asked = runtime, self._principal, attribution, request.model
         make, threads = partial(make_plan, *asked), runtime.store_threads(attribution.entity)
         plan = known_plan(*asked) or (yield Call(make, runtime.store.blocking, threads))
-        return (yield Call(partial(plan.count, request), plan.counts_in_thread, plan.served.threads))  # type: ignore[no-any-return]
+        count = partial(plan.count, request, runtime.settings.strict_conversations)
+        return (yield Call(count, plan.counts_in_thread, plan.served.threads))  # type: ignore[no-any-return]
 
     def list(
         self,

@@ -103,9 +103,9 @@ class ShortWays:
         if of.span is not None:
             of.span.record()
         if store.blocking:
-            yield Transact(store, of.step_of(booking), durable=False)
+            yield Transact(store, of.step_of(booking), durable=booking.durable)
         else:
-            store.transact(booking.step, durable=False)
+            store.transact(booking.step, durable=booking.durable)
         if not booking.admitted:
             cache.begin(of.id, of)
             return None

@@ -1,17 +1,20 @@
 """Answers that callers iterate over, in a thread or on an event loop, whatever their items are."""
 
 from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import suppress
 from typing import Any, Generic, Self, TypeVar
 
 T = TypeVar("T")
 
 
 class AnswerStream(Generic[T]):
-    """The items of an answer, which its flow emits in lists. Closing the stream early stops the work."""
+    """The items of an answer, which its flow emits in lists. To enter it waits for the first ones, so that a refusal is
+    raised there. Closing the stream early stops the work."""
 
     def __init__(self, items: Generator[Any, None, None]) -> None:
         self._items = items
         self._ready: Iterator[T] = iter(())
+        self._begun = False
 
     def __iter__(self) -> Self:
         return self
@@ -20,11 +23,13 @@ class AnswerStream(Generic[T]):
         while True:
             for ready in self._ready:
                 return ready
-            item = next(self._items)
-            if type(item) is list:
-                self._ready = iter(item)
-            else:
-                self._note(item)
+            self._read_on()
+
+    def _read_on(self) -> None:
+        self._begun = True
+        while type(item := next(self._items)) is not list:
+            self._note(item)
+        self._ready = iter(item)
 
     def _note(self, item: object) -> None:
         """Note what is emitted besides the items."""
@@ -34,6 +39,9 @@ class AnswerStream(Generic[T]):
         self._items.close()
 
     def __enter__(self) -> Self:
+        if not self._begun:
+            with suppress(StopIteration):
+                self._read_on()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -41,11 +49,13 @@ class AnswerStream(Generic[T]):
 
 
 class AsyncAnswerStream(Generic[T]):
-    """The items of an answer, on an event loop. See `AnswerStream`."""
+    """The items of an answer, on an event loop. To await or to enter it waits for the first ones, so that a refusal is
+    raised there. See `AnswerStream`."""
 
     def __init__(self, items: AsyncGenerator[Any, None]) -> None:
         self._items = items
         self._ready: Iterator[T] = iter(())
+        self._begun = False
 
     def __aiter__(self) -> Self:
         return self
@@ -54,11 +64,16 @@ class AsyncAnswerStream(Generic[T]):
         while True:
             for ready in self._ready:
                 return ready
-            item = await anext(self._items)
-            if type(item) is list:
-                self._ready = iter(item)
-            else:
-                self._note(item)
+            await self._read_on()
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        return self.__aenter__().__await__()
+
+    async def _read_on(self) -> None:
+        self._begun = True
+        while type(item := await anext(self._items)) is not list:
+            self._note(item)
+        self._ready = iter(item)
 
     def _note(self, item: object) -> None:
         """Note what is emitted besides the items."""
@@ -68,6 +83,9 @@ class AsyncAnswerStream(Generic[T]):
         await self._items.aclose()
 
     async def __aenter__(self) -> Self:
+        if not self._begun:
+            with suppress(StopAsyncIteration):
+                await self._read_on()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -86,7 +86,8 @@ class _Attempt:
         self.shard = {"shard": list(shard_of(claimed.job))} if "shard" in self.spec else {}
         self.failed_elsewhere = 0
         self.namespace = (claimed.job.entity, claimed.job.project)
-        self.limits = RunLimits(**self.spec["limits"])
+        limits = self.spec["limits"]
+        self.limits = RunLimits(**{"judge_retries": limits["retries"], **limits})  # earlier ones lack the first
         self.principal = callables.principal or requester_principal(self.runtime, claimed.job)
         self.model, self.scorers = self._model(), tuple(map(self._scorer, self.spec["scorers"]))
         self.scorer_refs = {scorer.name: str(scorer.ref) for scorer in self.scorers}
@@ -113,7 +114,7 @@ class _Attempt:
         function = self.callables.scorers.get(kept["name"])
         if self.callables.lack(kept):
             raise EvaluationError(INTERRUPTED)
-        return build_scorer(self.runtime, self.principal, self.namespace, kept, function, self.limits.retries)
+        return build_scorer(self.runtime, self.principal, self.namespace, kept, function, self.limits.judge_retries)
 
     # ---- begin
 
@@ -227,7 +228,7 @@ class _Attempt:
     def flush_usage(self) -> None:
         """Record the usage of rows that are not stored, yet or ever. Recorded again with its row, it counts once."""
         if usage := tuple(self.pending_usage):
-            self.runtime.store.transact(lambda tx: book_together(tx, usage), durable=False)
+            self.runtime.store.transact(lambda tx: book_together(tx, usage), self.runtime.settings.durable_usage)
             self._recorded(usage)
 
     def _recorded(self, usage: tuple[CompletionBooking, ...]) -> None:

@@ -75,7 +75,7 @@ class Objects:
 
     def _keep_with_rows(self, new: ObjectVersion, rows: Iterable[Mapping[str, Any]]) -> ObjectVersion:
         stored, table = _store_rows(self._runtime.artifacts, rows)
-        with remove_unless_recorded(self._runtime.artifacts, stored):
+        with remove_unless_recorded(self._runtime.artifacts, stored.name):
             kept = self._keep(
                 attrs.evolve(
                     new,

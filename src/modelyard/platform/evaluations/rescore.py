@@ -26,7 +26,7 @@ def build_rescore_spec(
     total = runtime.store.read(lambda snapshot: snapshot.count(Prediction, "by_run", source.id))
     runtime.require_room()
     check_options(options, WORK_OPTIONS, "rescore")
-    limits = limits_of(options)
+    limits = limits_of(options, named)
     scoring = scored_by(runtime, principal, namespace, named, limits, options.get("error_budget"))
     evaluation = _evaluation_with(objects, source.evaluation, [scorer["ref"] for scorer in scoring["scorers"]])
     now = runtime.clock.now()

@@ -247,12 +247,14 @@ COMMITTED_TOGETHER = 64
 
 @attrs.frozen
 class RunLimits:
-    """The limits of a run: `timeout` is that of a row, in seconds; None means none."""
+    """The limits of a run: `timeout` is that of a row, in seconds; None means none. `retries` are the model's,
+    `judge_retries` those of models that score."""
 
     concurrency: int = 8
     scorer_concurrency: int = 1
     timeout: float | None = None
     retries: int = 0
+    judge_retries: int = 0
     seed: int = 0
 
     @property

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
 from difflib import get_close_matches
 from typing import Any, TypedDict, TypeVar
 
@@ -19,12 +18,15 @@ from modelyard.domain.evaluation.objects import (
     object_id,
 )
 from modelyard.domain.evaluation.run import MAX_SHARDS, EvaluationRun
+from modelyard.domain.evaluation.scorer_rules import Combined
+from modelyard.domain.evaluation.scorers import LlmJudge
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.worker import Resources, check_resources
 from modelyard.errors import InvalidInput, NotFound, Problem
 from modelyard.formats.json import as_json
+from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.chat.request import GenerationOptions
 from modelyard.platform.evaluations.model_under_test import CompletionModel
 from modelyard.platform.evaluations.objects import Objects
@@ -51,10 +53,11 @@ OneModel = str | CatalogueEntry | Model | Checkpoint | ModelFunction
 
 class WorkOptions(TypedDict, total=False):
     """How a run works through its rows. At most `concurrency` rows are in flight at a time, `scorer_concurrency` of
-    them in their scorers. Each takes at most `timeout` seconds. A call with a temporary failure is repeated up to
-    `retries` times. The run fails when more rows have failed than `error_budget`: a count, or as a float a share of all
-    rows. The rows are split into so many `shards`, each a job, so that as many workers work on one run, or this thread
-    if none is alive; each has as many rows in flight. `needs` are the resources of each job."""
+    them in their scorers: by default as many if a judge scores and no function does, else one. Each takes at most
+    `timeout` seconds. A call with a temporary failure is repeated up to `retries` times: by default one of a judge 3
+    times, one of the model never. The run fails when more rows have failed than `error_budget`: a count, or as a float
+    a share of all rows. The rows are split into so many `shards`, each a job, so that as many workers work on one run,
+    or this thread if none is alive; each has as many rows in flight. `needs` are the resources of each job."""
 
     concurrency: int
     scorer_concurrency: int
@@ -126,12 +129,10 @@ class RunSpec:
             enqueue(tx, job, self.runtime.settings.max_queued_jobs)
 
     def store(self, step: Callable[[Tx], T]) -> T:
-        with ExitStack() as undone:
-            if "artifact" in self.job.spec:
-                undone.callback(self.runtime.artifacts.remove, self.job.spec["artifact"])
-            kept = self.runtime.store.transact(step)
-            undone.pop_all()
-        return kept
+        if "artifact" not in self.job.spec:
+            return self.runtime.store.transact(step)
+        with remove_unless_recorded(self.runtime.artifacts, self.job.spec["artifact"]):
+            return self.runtime.store.transact(step)
 
 
 # ---- a run ---------------------------------------------------------------------------------------------------------
@@ -151,7 +152,7 @@ def build_spec(
     work = {name: options[name] for name in options if name in WORK_OPTIONS or name == "trials"}
     given = {name: options[name] for name in options if name not in (*work, *_NAMESPACE, "seed")}
     chat = as_json(given, at=("options",))
-    limits = limits_of({**work, "seed": _fresh_seed(runtime) if seed is None else seed})
+    limits = limits_of({**work, "seed": _fresh_seed(runtime) if seed is None else seed}, scorers)
     pinned, ref, base_model = _model(runtime, principal, model, namespace, chat, seed)
     spec = {
         "model": pinned,
@@ -180,7 +181,7 @@ def scored_by(
     before, so that errors show now."""
     stored, objects = [scorer.spec(namespace) for scorer in scorers], Objects(runtime, principal)
     for kept, scorer in zip(stored, scorers, strict=True):
-        build_scorer(runtime, principal, namespace, kept, scorer.function, limits.retries)
+        build_scorer(runtime, principal, namespace, kept, scorer.function, limits.judge_retries)
     for scorer in scorers:
         scorer.publish(objects, namespace)
     return {
@@ -247,7 +248,7 @@ def _name_of(runtime: Runtime, model: str | CatalogueEntry | Model | Checkpoint)
     return f"{model.entity}/{model.project}/{model.name}" if isinstance(model, Model) else model
 
 
-def limits_of(work: Mapping[str, Any]) -> RunLimits:
+def limits_of(work: Mapping[str, Any], scorers: Sequence[NamedScorer]) -> RunLimits:
     problems = [
         Problem((name,), f"must be a whole number from {least} to {most}")
         for name, (least, most) in _WHOLE.items()
@@ -261,7 +262,22 @@ def limits_of(work: Mapping[str, Any]) -> RunLimits:
     if problems:
         raise InvalidInput(problems)
     names = {field.name for field in attrs.fields(RunLimits)}
-    return RunLimits(**{name: value for name, value in work.items() if name in names})
+    limits = RunLimits(**{name: value for name, value in work.items() if name in names})
+    rules = [scorer.rule for scorer in scorers]
+    asks = None not in rules and any(map(_asks, rules))
+    return attrs.evolve(
+        limits,
+        scorer_concurrency=work.get("scorer_concurrency", limits.concurrency if asks else limits.scorer_concurrency),
+        judge_retries=work.get("retries", JUDGE_RETRIES),
+    )
+
+
+JUDGE_RETRIES = 3
+
+
+def _asks(rule: object) -> bool:
+    """Return whether a rule asks a model."""
+    return isinstance(rule, LlmJudge) or (isinstance(rule, Combined) and any(map(_asks, rule.parts.values())))
 
 
 def resources_of(options: Mapping[str, Any]) -> Resources:

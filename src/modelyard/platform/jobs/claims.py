@@ -38,12 +38,12 @@ _BEFORE_ALL = -1
 # ---- a worker's claim --------------------------------------------------------------------------------------------
 
 
-def ready_needs(snapshot: Snapshot) -> list[Needs]:
-    """Return what the ready jobs need, each once, that of the oldest job first. It takes one index probe for each,
-    however many jobs there are."""
+def ready_needs(snapshot: Snapshot, place: QueueState = QueueState.READY) -> list[Needs]:
+    """Return what the ready jobs need, or those of another place, each once, that of the oldest job first. It takes one
+    index probe for each, however many jobs there are."""
     oldest: list[Job] = []
     after: tuple[object, ...] | None = None
-    while page := snapshot.page(Job, "needs", QueueState.READY, after=after, limit=1):
+    while page := snapshot.page(Job, "needs", place, after=after, limit=1):
         job = page[0]
         oldest.append(job)
         # The next amount of memory, and not the end of this one: a store finds it without reading the jobs between.

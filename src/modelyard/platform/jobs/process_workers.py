@@ -31,6 +31,9 @@ class StartedWorker(Protocol):
     def beat_claims(self) -> None:
         """Record heartbeats of its jobs."""
 
+    def fail(self) -> None:
+        """End, since it has no heartbeat any more."""
+
 
 class ProcessWorkers:
     def __init__(self, runtime: Runtime) -> None:
@@ -46,6 +49,8 @@ class ProcessWorkers:
         self._looked: dict[str, int] = {}
         self._looked_at = 0.0
         self._leader, self._led_at = "", 0.0
+        self.on_failure: Callable[[str], None] = lambda _: None
+        """Called with the id of a worker that has ended by itself."""
 
     # ---- as others see them
 
@@ -88,7 +93,8 @@ class ProcessWorkers:
             self._started[worker.id] = worker
             if self._pulse is None:
                 clock, lease = self._runtime.clock, self._runtime.settings.lease
-                self._pulse = Periodic(clock, lease / BEATS_PER_LEASE, self.beat, "modelyard-heartbeat")
+                seconds = lease / BEATS_PER_LEASE
+                self._pulse = Periodic(clock, seconds, self.beat, "modelyard-heartbeat", self._fail)
                 self._ready = self._runtime.store.subscribe(READY, self._hear)
                 self._pulse.start()
 
@@ -104,6 +110,10 @@ class ProcessWorkers:
             self._pulse = self._ready = None
         ready.close()
         pulse.stop(self._runtime.settings.lease)
+
+    def _fail(self) -> None:
+        for worker in tuple(self._started.values()):
+            worker.fail()
 
     def beat(self) -> None:
         self.sign(self._runtime.store)

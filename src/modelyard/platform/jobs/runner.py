@@ -117,9 +117,8 @@ class Runner:
         found = self.runtime.store.transact(DomainStep(lambda tx: claim(tx, claimant, now, find(tx)), ()))
         if found is None:
             return None
-        claimed = self.track(*found)
-        announce(self.runtime, claimed.job)
-        return claimed
+        announce(self.runtime, found[0])
+        return self.track(*found)  # from now on it has heartbeats
 
     def _oldest(self, ready: Sequence[Needs]) -> Callable[[Tx], Job | None] | None:
         able = [needs for needs in ready if self._can_run_now(needs)]

@@ -34,6 +34,10 @@ class Worker:
         with platform.worker():
             job.wait()
 
+    Whatever fails, it logs it and tries again. If its thread or its heartbeat ends all the same, as with a clock that
+    fails or a store that was closed, both are gone, its jobs go to other workers, `failed` is true and the event
+    `ended` is set. `stop` sets that too.
+
     Without entering it, `run_next` and `run_until_idle` run jobs in the calling thread. Jobs that need more than its
     `capacity` are left to other workers.
     """
@@ -51,7 +55,9 @@ class Worker:
         self._runner = Runner(runtime, alone=concurrency == 1 and not executor.isolates, capacity=capacity)
         self._watcher = ProcessMonitor(runtime, executor, self._runner)
         self._stopping = threading.Event()
-        self._loop = Periodic(runtime.clock, self._until_next_turn, self._turn, "modelyard-worker")
+        self.ended: threading.Event = threading.Event()
+        self.failed: bool = False
+        self._loop = Periodic(runtime.clock, self._until_next_turn, self._turn, "modelyard-worker", self.fail)
         self._upkeep = [Periodic(runtime.clock, UPKEEP_SECONDS, do, "modelyard-upkeep") for do in runtime.upkeep]
         self._process = process_workers(runtime)
         self._called = self._watches_others = True
@@ -103,6 +109,26 @@ class Worker:
         self.executor.close(leave=True)
         self._watcher.stop()
         self._process.stop(self)
+        self.ended.set()
+        self._sign_off()
+
+    def fail(self) -> None:
+        """End without waiting, since its thread or its heartbeat has ended."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        log.critical("worker %s has ended; others take over its jobs after the lease", self.id)
+        try:
+            for thread in (self._loop, *self._upkeep):
+                thread.stop(0)
+            self._process.stop(self)
+        finally:
+            self.failed = True
+            self.ended.set()
+            self._process.on_failure(self.id)
+        self._sign_off()
+
+    def _sign_off(self) -> None:
         try:
             self._process.leave(self.runtime.store, self.id)
         except StoreError:
@@ -200,7 +226,7 @@ class Worker:
             needs = attrs.evolve(claimed.job.needs, alone=claimed.progress.suspect)
             claim = attrs.evolve(claimed.claim, attempt=claimed.job.attempts)
             handle = self.executor.submit(claim, lambda _: self._run(claimed), needs)
-        except Exception as error:  # noqa: BLE001 - it is logged, and the job goes back into the queue
+        except BaseException as error:  # noqa: BLE001 - it is logged, and the job goes back into the queue
             self._runner.give_back(claimed)
             unforeseen, seconds = not isinstance(error, ModelyardError), self._runner.rest()
             message = "the executor refused job %s; claims pause for %g s: %s"

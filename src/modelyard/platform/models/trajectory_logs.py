@@ -26,7 +26,7 @@ def store_log(
             count = sum(1 for _ in means.over(read_groups(file)))
         return _add(runtime, principal, model, split, groups, count, means)
     stored, count = store_rows(runtime.artifacts, GROUPS, means.over(rows_of(GROUPS, groups)))
-    with remove_unless_recorded(runtime.artifacts, stored):
+    with remove_unless_recorded(runtime.artifacts, stored.name):
         return _add(runtime, principal, model, split, stored, count, means)
 
 

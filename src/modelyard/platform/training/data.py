@@ -179,7 +179,7 @@ def add_version(tx: Tx, requested: Dataset) -> Dataset:
 def keep_version(runtime: Runtime, place: tuple[str, str, str], stored: StoredArtifact, rows: int) -> Dataset:
     """Make stored rows the next version of the named dataset, or find the version that has them; else they are removed.
     Raises `InvalidInput` for no rows."""
-    with remove_unless_recorded(runtime.artifacts, stored):
+    with remove_unless_recorded(runtime.artifacts, stored.name):
         check_not_empty(rows)
         requested = Dataset(
             runtime.ids(), *place, 0, stored.name, rows, stored.size, stored.digest, runtime.clock.now()

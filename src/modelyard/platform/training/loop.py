@@ -63,7 +63,7 @@ def new_loop(
         _lines(rows_given(runtime, principal, () if held_out is None else held_out), "held_out", counts),
     )
     stored = runtime.artifacts.put(in_chunks(lines))
-    with remove_unless_recorded(runtime.artifacts, stored):
+    with remove_unless_recorded(runtime.artifacts, stored.name):
         _check_counts(counts, held_out is not None)
         spec = {
             "model_id": model.id,

@@ -12,6 +12,7 @@ from modelyard.domain.events import JobEventRecorded
 from modelyard.domain.job import Gain, Job, JobProgress, NewEvent
 from modelyard.domain.worker import Capacity
 from modelyard.errors import RecordNotFound, TrainingError
+from modelyard.platform.artifacts import remove_all
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, record_events, require_claim
 from modelyard.platform.jobs.queue import announce, fail
 from modelyard.platform.jobs.runner import Runner
@@ -131,14 +132,9 @@ class LoopRecord:
 
     def replaced(self, files: Mapping[str, Any]) -> None:
         self._loose[:] = [file["artifact"] for file in files.values()]
-        self.remove_loose_files()
+        remove_all(self.runtime.artifacts, self._loose)
 
     def put(self, chunks: Iterator[bytes]) -> StoredArtifact:
         stored = self.runtime.artifacts.put(chunks)
         self._loose.append(stored.name)
         return stored
-
-    def remove_loose_files(self) -> None:
-        for name in self._loose:
-            self.runtime.artifacts.remove(name)
-        self._loose.clear()

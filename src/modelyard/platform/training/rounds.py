@@ -22,6 +22,7 @@ from modelyard.domain.worker import Resources
 from modelyard.errors import BudgetExceeded, TrainingError
 from modelyard.formats.jsonl import read_rows
 from modelyard.formats.training_data import GROUPS
+from modelyard.platform.artifacts import remove_loose
 from modelyard.platform.evaluations.input_rows import build_specs
 from modelyard.platform.evaluations.scorers import NamedScorer, build_scorer
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, latest_job, requester_principal, require_claim
@@ -42,12 +43,11 @@ SHOWN_OF_TRAINING = ("loss", "kl_div", "entropy", "grad_norm", "policy_loss")
 
 def run_loop(claimed: ClaimedJob) -> Turns:
     loop = _Loop(claimed)
-    try:
-        yield from loop.turns()
-    except BudgetExceeded as error:
-        loop.record.end_over_budget(str(error))
-    finally:
-        loop.record.remove_loose_files()
+    with remove_loose(claimed.runtime.artifacts, claimed.loose):
+        try:
+            yield from loop.turns()
+        except BudgetExceeded as error:
+            loop.record.end_over_budget(str(error))
 
 
 class _Loop:

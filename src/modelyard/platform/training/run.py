@@ -16,6 +16,7 @@ from modelyard.domain.training import GRADIENT_STEP, TRAINING_STARTED, Dataset
 from modelyard.domain.training_config import BatchedConfig
 from modelyard.domain.usage import Budget
 from modelyard.errors import BudgetExceeded, RecordNotFound, TrainingError
+from modelyard.platform.artifacts import remove_all, remove_loose
 from modelyard.platform.checkpoints.retention import enforce
 from modelyard.platform.jobs.claims import ClaimedJob, require_claim
 from modelyard.platform.jobs.queue import announce, cancel, fail, save_resume, succeed
@@ -36,13 +37,13 @@ def train(claimed: ClaimedJob) -> Generator[None, None, None]:
     claimed.job = start.job
     run = _Run(claimed, start)
     items = run.items()
-    try:
-        while not run.ended:
-            run.store(next_of(items))
-            yield
-    finally:
-        close(items)
-        run.remove_loose_files()
+    with remove_loose(claimed.runtime.artifacts, claimed.loose):
+        try:
+            while not run.ended:
+                run.store(next_of(items))
+                yield
+        finally:
+            close(items)
 
 
 # ---- where it begins ---------------------------------------------------------------------------------------------
@@ -171,11 +172,10 @@ class _Run:
             return save_resume(tx, self.claimed.claim, item.number, files, now)
 
         self.claimed.write(step)
-        warn_of(self.runtime, warnings)
-        self._unbooked = 0
         self._loose[:] = [file["artifact"] for file in self._saved.values()]
-        self._saved = files
-        self.remove_loose_files()
+        self._saved, self._unbooked = files, 0
+        warn_of(self.runtime, warnings)
+        remove_all(self.runtime.artifacts, self._loose)
 
     def _store_checkpoint(self, item: Trained) -> None:
         metrics, files = _finite(item.metrics, "the result"), self._put(item.files)
@@ -201,9 +201,9 @@ class _Run:
 
         self.claimed.job, gone = self.runtime.store.transact(step)
         self.ended = True
-        warn_of(self.runtime, warnings)
         if self.claimed.job.status is JobStatus.SUCCEEDED:
             self._loose[:] = artifacts_of(*gone)
+        warn_of(self.runtime, warnings)
         announce(self.runtime, self.claimed.job)
 
     def _end_over_budget(self, message: str) -> None:
@@ -226,11 +226,6 @@ class _Run:
             self._loose.append(stored.name)
             kept[name] = {"artifact": stored.name, "size": stored.size, "digest": stored.digest}
         return kept
-
-    def remove_loose_files(self) -> None:
-        for name in self._loose:
-            self.runtime.artifacts.remove(name)
-        self._loose.clear()
 
 
 def _new_checkpoint(

@@ -176,7 +176,7 @@ class Training:
         if isinstance(data, str) and "://" in data:
             return self._submit(request, *self._dataset_named(request, data))
         stored, rows = self._keep(self._rows(request), data)
-        with remove_unless_recorded(self._runtime.artifacts, stored):
+        with remove_unless_recorded(self._runtime.artifacts, stored.name):
             check_rows(request.config, rows)
             return self._submit(request, {**own(stored), "rows": rows})
 

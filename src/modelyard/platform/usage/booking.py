@@ -51,6 +51,11 @@ class CompletionBooking:
     def alone(self) -> LedgerEntry | None:
         return self.entry if self.reserved is None and self.keep is None else None
 
+    @property
+    def durable(self) -> bool:
+        """Whether it is on the disk before anybody sees the answer."""
+        return self.keep is not None or self.runtime.settings.durable_usage
+
     def on_committed(self) -> None:
         """Forget it, and report it, once."""
         if self.runtime.cache.bookings.pop(self.id, None) is not None:
@@ -58,7 +63,7 @@ class CompletionBooking:
 
     def commit(self, store: Store) -> None:
         """Record it in place, in a store that does not wait."""
-        store.transact(self.step, durable=False)
+        store.transact(self.step, self.durable)
         self.on_committed()
 
     def after_answer(self, longest: Decimal) -> "AnsweredBooking":
@@ -78,15 +83,19 @@ class RecordUsage(Transact):
     """A transaction that records what was produced, and may run again. The booking learns when it is committed. A
     driver that has another transaction for its caller may leave the booking to that transaction."""
 
-    durable: bool = attrs.field(default=False, init=False)
     booking: CompletionBooking = attrs.field(kw_only=True)
+    durable: bool = attrs.field(init=False)
+
+    @durable.default
+    def _as_its_booking(self) -> bool:
+        return self.booking.durable
 
     def perform(self, driver: Driver[Any]) -> None:
-        self.store.transact(self.step, durable=False)
+        self.store.transact(self.step, self.durable)
         self.booking.on_committed()
 
     async def aperform(self, driver: AsyncDriver[Any]) -> None:
-        await driver.wait(self.store.atransact(self.step, durable=False))
+        await driver.wait(self.store.atransact(self.step, self.durable))
         self.booking.on_committed()
 
 
@@ -188,7 +197,8 @@ def retry_bookings(runtime: Runtime) -> None:
     bookings = tuple(runtime.cache.bookings.values())
     if not bookings:
         return
-    runtime.store.transact(lambda tx: book_together(tx, bookings), durable=False)
+    durable = runtime.settings.durable_usage or any(booking.alone is None for booking in bookings)
+    runtime.store.transact(lambda tx: book_together(tx, bookings), durable)
     for booking in bookings:
         booking.on_committed()
 

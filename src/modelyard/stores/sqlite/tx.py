@@ -10,6 +10,7 @@ from modelyard.domain.record import KEY
 from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.protocols import Clock
 from modelyard.stores.columns import Projection
+from modelyard.stores.history import UNFINISHED
 from modelyard.stores.row_reading import Row
 from modelyard.stores.sqlite.appearance import COUNT_SETTINGS, KEEP_LAST
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
@@ -271,6 +272,13 @@ class SqliteTx(SqliteSnapshot):
         plan = self._plans[cls]
         self._move_newest(plan)
         self._write(KEEP_LAST, (plan.record.table, last))
+
+    def mark_unfinished(self, unfinished: bool, anew: bool) -> bool:
+        """Mark a copy as not completed, or no more. Returns whether it was marked, or may be marked `anew`."""
+        may = anew | bool(self._write('DELETE FROM "modelyard_migrations" WHERE name = ?', (UNFINISHED,)).rowcount)
+        if unfinished and may:
+            self._write('INSERT INTO "modelyard_migrations" (number, name) VALUES (-1, ?)', (UNFINISHED,))
+        return may
 
     def touch(self, sql: str) -> None:
         """Run a statement that writes a page but changes no record, so that the commit has something to sync."""

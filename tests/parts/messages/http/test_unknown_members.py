@@ -135,3 +135,14 @@ def test_what_changes_nothing_is_listed_with_a_reason() -> None:
     listed = without_effect(MessagesBody)
     assert {"cache_control", "system[].cache_control", "tools[].cache_control", "service_tier"} <= listed.keys()
     assert all(len(reason) > 10 for reason in listed.values())
+
+
+@pytest.mark.parametrize("wrong", ["x", 1, {}, ["x"]])
+def test_what_changes_nothing_is_of_its_type(wrong: Any) -> None:
+    def body(value: Any) -> Any:
+        return {**ASKED, "messages": [{"role": "user", "content": [{"type": "text", "text": "x", "citations": value}]}]}
+
+    read_messages_request(body([{"type": "char_location"}]))
+    with pytest.raises(InvalidInput) as refused:
+        read_messages_request(body(wrong))
+    assert refused.value.problems[0].loc[:5] == ("messages", 0, "content", 0, "citations")

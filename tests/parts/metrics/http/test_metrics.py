@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from http_client import Client, client_of
-from modelyard import open_platform
+from modelyard import JobChanged, open_platform
 from modelyard.artifacts import MemoryArtifacts
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Pricing
@@ -103,6 +103,31 @@ def test_the_queue_is_that_of_the_store() -> None:
         platform.jobs.cancel(next(iter(platform.jobs.list())).id)
         found = read(client)
         assert (one(found, "jobs", status="cancelled"), one(found, "workers")) == (1, 1)
+
+
+def test_jobs_are_counted_by_the_accelerators_that_they_need() -> None:
+    """So that an autoscaler sees how many workers of which kind would have work, those that have some among them."""
+    seen: list[dict[tuple[str, str], float]] = []
+
+    def look(event: object) -> None:
+        if isinstance(event, JobChanged) and event.status == "running":
+            samples = read(client)["modelyard_jobs_by_accelerators"]
+            seen.append({(one.labels["accelerators"], one.labels["place"]): one.value for one in samples})
+
+    with open_platform(observer=look) as platform:
+        client = client_of(platform)
+        for needs in ({}, {"accelerators": 2}, {"accelerators": 2, "memory": 4}, {"accelerators": 8}):
+            platform.evaluations.submit("quiz", "echo", [{"prompt": "a"}], project="desk", needs=needs)
+        worker = platform.worker(accelerators=None)
+        while worker.run_next():
+            pass
+    nothing = {("0", "ready"): 0, ("0", "claimed"): 0}
+    assert seen == [
+        {("0", "ready"): 0, ("2", "ready"): 2, ("8", "ready"): 1, ("0", "claimed"): 1},
+        nothing | {("2", "ready"): 1, ("8", "ready"): 1, ("2", "claimed"): 1},
+        nothing | {("8", "ready"): 1, ("2", "claimed"): 1},
+        nothing | {("8", "claimed"): 1},
+    ]
 
 
 def test_what_other_processes_share_is_left_out_while_the_store_cannot_be_read(

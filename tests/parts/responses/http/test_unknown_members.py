@@ -120,3 +120,29 @@ def test_an_answer_can_be_sent_again_with_what_clients_add(client: Any) -> None:
     ]
     again = {"model": "echo", "input": [*added, {"role": "user", "content": "more"}]}
     assert client.send("POST", "/v1/responses", again).status == 200
+
+
+OF_TEXT = ("annotations", "logprobs")
+
+
+@pytest.mark.parametrize(
+    ("item", "name", "wrong"),
+    [
+        *[({"type": "output_text", "text": "x"}, name, wrong) for name in OF_TEXT for wrong in ("x", 1, {}, ["x"])],
+        *[
+            ({"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}, "parsed_arguments", wrong)
+            for wrong in ("{}", 1, [])
+        ],
+        *[({"type": "reasoning", "summary": []}, "encrypted_content", wrong) for wrong in (1, {}, [])],
+    ],
+)
+def test_what_changes_nothing_is_of_its_type(item: dict[str, Any], name: str, wrong: Any) -> None:
+    def body(value: Any) -> Any:
+        given = {**item, name: value}
+        said = {"type": "message", "role": "assistant", "content": [given]} if "text" in item else given
+        return {"model": "echo", "input": [{"role": "user", "content": "hi"}, said]}
+
+    read_response_request(body(None))
+    with pytest.raises(InvalidInput) as refused:
+        read_response_request(body(wrong))
+    assert name in refused.value.problems[0].loc

@@ -351,6 +351,12 @@ class TestCalls:
 
 # ---- what is read of the rest
 
+REASONS = (
+    *("eos", "eos_token", "end_turn", "STOP", "FinishReason.STOP", "max_tokens", "MAX_TOKENS", "model_length"),
+    *("max-tokens", "MaxTokens", "maxtokens", "SAFETY", "refusal", "Content-Filter"),
+)
+"""Reasons that are known by their names."""
+
 
 class TestRead:
     @pytest.mark.parametrize(
@@ -408,7 +414,7 @@ class TestRead:
     def test_an_answer_without_the_log_probabilities_that_were_asked_for_is_booked(self, ask: Any) -> None:
         asked = ask(stream(*HI, STOP, counted()), logprobs=True)
         assert "did not send the logprobs" in str(asked.error)
-        assert asked.bill[3]
+        assert asked.bill == (10, 2, 0, False)
         assert asked.booked[0].cost > 0
 
     def test_choices_that_do_not_come_are_named_and_the_others_booked(self, ask: Any) -> None:
@@ -442,6 +448,19 @@ class TestRead:
             ("max-tokens", "length"),
             ("SAFETY", "content_filter"),
             ("refusal", "content_filter"),
+            ("MaxTokens", "length"),
+            ("maxtokens", "length"),
+            ("Content-Filter", "content_filter"),
+            ("TIMEOUT", "length"),
+            ("timed out", "length"),
+            ("user_cancelled", "length"),
+            ("UserCanceled", "length"),
+            ("INTERRUPTED", "length"),
+            ("token_budget_reached", "length"),
+            ("function_call_filter", "content_filter"),
+            ("Function-Call-Filter", "content_filter"),
+            ("blocked by policy", "content_filter"),
+            ("server_tool_call", "stop"),
             ("never heard of it", "stop"),
             (3, "stop"),
             ({}, "stop"),
@@ -454,7 +473,7 @@ class TestRead:
                 ask(document(whole(reason=given)), streamed=False),
             )
         assert [one.completion.choices[0].finish_reason for one in (streamed, at_once)] == [reason, reason]
-        unknown = given in ("never heard of it", 3, {})
+        unknown = given not in REASONS
         assert len([one for one in caplog.records if "finish reason" in one.message]) == 2 * unknown
 
     @pytest.mark.parametrize(
@@ -483,11 +502,41 @@ class TestRead:
             ({"content": None, "audio": {"id": "a", "transcript": "hi there"}}, "hi there", None),
             ({"content": 42}, "42", None),
             ({"content": {"city": "Paris"}}, '{"city":"Paris"}', None),
+            ({"content": {"summary": "short", "title": "x"}}, '{"summary":"short","title":"x"}', None),
+            ({"content": {"type": "person", "name": "Bob"}}, '{"type":"person","name":"Bob"}', None),
+            ({"content": [{"city": "Paris"}, {"city": "Rome"}]}, '[{"city":"Paris"},{"city":"Rome"}]', None),
+            ({"content": [1, 2]}, "[1,2]", None),
+            ({"content": [{"text": "hi"}, {"text": " there"}]}, "hi there", None),
+            ({"content": [{"type": "output_text", "text": "hi"}, {"content": " there"}]}, "hi there", None),
+            (
+                {"content": [{"type": "message", "content": [{"type": "x", "text": "hi"}]}, [" there"]]},
+                "hi there",
+                None,
+            ),
+            ({"content": [{"type": "text", "text": {"value": "hi there", "annotations": []}}]}, "hi there", None),
+            ({"content": {"parts": [{"text": "hm", "thought": True}, {"text": "hi there"}]}}, "hi there", "hm"),
+            ({"content": [{"type": "reasoning", "summary": [{"text": "hm"}]}, {"text": "hi there"}]}, "hi there", "hm"),
         ],
     )
     def test_content_and_reasoning_in_any_form(self, ask: Any, message: Any, text: str, reasoning: Any) -> None:
         for asked in (ask(stream(chunk(message), STOP, counted())), ask(document(whole(message)), streamed=False)):
             assert (asked.text, asked.completion.choices[0].message.reasoning) == (text, reasoning)
+
+    def test_a_part_without_text_is_left_out_with_a_line_in_the_log(self, ask: Any, caplog: Any) -> None:
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,xx"}}
+        with caplog.at_level(logging.WARNING, "modelyard.backends.upstream"):
+            asked = ask(stream(*HI, chunk({"content": [image]}), chunk({"content": [image]}), STOP, counted()))
+        assert asked.text == "hi there"
+        assert [one.getMessage().endswith("are left out") for one in caplog.records] == [True]
+
+    @pytest.mark.parametrize("name", [b"content", b"odd"])
+    def test_a_content_that_is_nested_deeply_costs_itself_alone(self, ask: Any, name: bytes) -> None:
+        deep = b'{"%s":[' % name * 230 + b"]}" * 230
+        raw = b'data: {"choices":[{"index":0,"delta":{"content":[' + deep + b"]}}]}\n\n"
+        assert ask(stream(HI[1], raw, HI[2], STOP, counted())).text.replace(deep.decode(), "") in (
+            "hi there",
+            "hi[] there",
+        )
 
     @pytest.mark.parametrize("name", ["content", "reasoning_content"])
     def test_halves_of_characters_are_joined(self, ask: Any, name: str) -> None:
@@ -520,6 +569,60 @@ class TestRead:
         body = {"choices": [{"index": 0, "finish_reason": reason}], "usage": {"prompt_tokens": 10, "total_tokens": 10}}
         asked = ask(document(body), streamed=False)
         assert (asked.text, asked.completion.choices[0].finish_reason, asked.bill) == ("", reason, (10, 0, 0, False))
+
+
+# ---- what stands around it
+
+USAGE = counted()["usage"]
+ENVELOPES: dict[str, Any] = {
+    "data": lambda answer: {"code": 200, "data": answer},
+    "result": lambda answer: {"success": True, "message": "fine", "result": answer},
+    "response": lambda answer: {"code": 10000, "message": "success", "response": answer},
+    "body": lambda answer: {"statusCode": 200, "headers": {}, "body": json.dumps(answer)},
+    "output": lambda answer: {"output": {**answer, "usage": None}, "usage": answer.get("usage"), "request_id": "r"},
+    "a list": lambda answer: {"predictions": [answer]},
+    "two": lambda answer: {"status": "ok", "data": {"id": 1, "response": answer}},
+}
+
+
+class TestEnvelopes:
+    @pytest.mark.parametrize("streamed", [True, False])
+    @pytest.mark.parametrize("name", ENVELOPES)
+    def test_an_answer_is_read_within_an_envelope(self, ask: Any, name: str, streamed: bool) -> None:
+        around = ENVELOPES[name]
+        answer = stream(*map(around, (*HI, STOP, counted()))) if streamed else document(around(whole()))
+        asked = ask(answer, streamed=streamed)
+        assert (asked.text, asked.bill) == ("hi there", (10, 2, 0, False))
+
+    @pytest.mark.parametrize("streamed", [True, False])
+    @pytest.mark.parametrize("name", ENVELOPES)
+    def test_an_error_is_read_within_an_envelope_and_booked(self, ask: Any, name: str, streamed: bool) -> None:
+        failed = ENVELOPES[name]({"error": {"message": "the engine has died"}, "usage": USAGE})
+        asked = ask(stream(failed) if streamed else document(failed), streamed=streamed)
+        assert "the engine has died" in str(asked.error)
+        assert asked.bill == (10, 2, 0, False)
+
+    @pytest.mark.parametrize("streamed", [True, False])
+    @pytest.mark.parametrize("name", ENVELOPES)
+    def test_what_is_not_understood_within_one_is_booked(self, ask: Any, name: str, streamed: bool) -> None:
+        odd = ENVELOPES[name]({"answer": ["hi there"], "usage": USAGE})
+        asked = ask(stream(odd) if streamed else document(odd), streamed=streamed)
+        assert isinstance(asked.error, BackendError)
+        assert asked.bill == (10, 2, 0, False)
+
+    @pytest.mark.parametrize(
+        "before",
+        [b"data : ", b"  data: ", b"\tdata:", b"DATA: ", b"data: data : ", b"data:" * 4, b"\xef\xbb\xbfdata: "],
+    )
+    @pytest.mark.parametrize("label", ["text/event-stream", "text/plain"])
+    def test_data_is_read_with_spaces_around_the_name_of_its_field(self, ask: Any, before: bytes, label: str) -> None:
+        lines = [before + json.dumps(one).encode() + b"\n\n" for one in (*HI, STOP, counted())]
+        asked = ask(http(b"".join([*lines, before + b"[DONE]\n\n"]), label, False))
+        assert (asked.text, asked.bill) == ("hi there", (10, 2, 0, False))
+
+    def test_an_event_that_is_wrapped_without_end_is_left_out(self, ask: Any) -> None:
+        asked = ask(stream(b"data:" * 10_000 + b"\n\n", *HI, STOP, counted()))
+        assert (asked.text, asked.bill) == ("hi there", (10, 2, 0, False))
 
 
 # ---- the end
@@ -567,11 +670,12 @@ class TestEnd:
         assert asked.bill == (1000, 2, 0, False)
 
     @pytest.mark.parametrize("streamed", [True, False])
+    @pytest.mark.parametrize("reason", ["abort", "TIMEOUT", "UserCancelled", "server-error", "ENGINE_FAILURE"])
     def test_an_attempt_that_is_broken_off_is_made_again_though_it_says_what_it_cost(
-        self, ask: Any, streamed: bool
+        self, ask: Any, streamed: bool, reason: str
     ) -> None:
-        broken = whole({"content": ""}, "abort", counted(1000, 0)["usage"])
-        aborted = stream(chunk({}, "abort", usage=counted(1000, 0)["usage"])) if streamed else document(broken)
+        broken = whole({"content": ""}, reason, counted(1000, 0)["usage"])
+        aborted = stream(chunk({}, reason, usage=counted(1000, 0)["usage"])) if streamed else document(broken)
         well = stream(*HI, STOP, counted()) if streamed else document(whole())
         assert ask(aborted, well, streamed=streamed, retries=1).text == "hi there"
 

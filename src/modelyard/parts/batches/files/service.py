@@ -69,7 +69,7 @@ class Files:
         expires_after: timedelta | None = None,
     ) -> StoredFile:
         """Keep an artifact as a file, which then owns it. If this raises, it is removed. Raises as `create`."""
-        with remove_unless_recorded(self._runtime.artifacts, stored):
+        with remove_unless_recorded(self._runtime.artifacts, stored.name):
             entity, project = named_place(self._runtime, self._principal, entity, project)
             _check(filename, purpose, stored.size, expires_after)
             now = self._runtime.clock.now()

@@ -1,7 +1,7 @@
 """The turns of a conversation in the messages format, and the messages that they are."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import attrs
 
@@ -36,10 +36,11 @@ class NoCitations:
 class TextBlock(CacheableBlock):
     """A block of plain text."""
 
-    IGNORED: ClassVar[Mapping[str, str]] = {"citations": "where an earlier text was found, which models are not given"}
-
     type: Literal["text"]
     text: str
+    citations: tuple[Mapping[str, Any], ...] | None = attrs.field(
+        default=None, metadata=hint("where an earlier text was found, which models are not given")
+    )
 
 
 @attrs.frozen
@@ -185,20 +186,32 @@ def _blanks(blocks: Sequence[object], *place: str | int) -> Iterator[Problem]:
 
 
 def vendors_refusals(turns: Sequence[Turn]) -> Iterator[Problem]:
-    """Yield a problem for each call that is answered twice in a turn, and for white space that ends a begun answer."""
+    """Yield a problem for each call that is answered twice in a turn or has the id of another one, and for white space
+    that ends a begun answer.
+    """
     for at, turn in enumerate(turns):
-        answered = set[str]()
+        seen = set[tuple[str, str]]()
         for place, block in enumerate(turn.content):
-            if isinstance(block, ToolResultBlock):
-                if block.tool_use_id in answered:
-                    says = f"is answered before, too{_OPT_OUT}"
-                    yield Problem(("messages", at, "content", place, "tool_use_id"), says)
-                answered.add(block.tool_use_id)
+            name, id_, says = _named(block)
+            if id_ and (name, id_) in seen:
+                yield Problem(("messages", at, "content", place, name), says + _OPT_OUT)
+            seen.add((name, id_))
     if not turns or turns[-1].role != "assistant" or not (last := turns[-1].content):
         return
     text = last if isinstance(last, str) else last[-1].text if isinstance(last[-1], TextBlock) else ""
     if text.strip() and text != text.rstrip():
         yield Problem(("messages", len(turns) - 1, "content"), f"must not end in white space{_OPT_OUT}")
+
+
+def _named(block: object) -> tuple[str, str, str]:
+    """Return the member of a block that names a call, with its value, and what is wrong if another block has it, too;
+    empty strings for other blocks.
+    """
+    if isinstance(block, ToolUseBlock):
+        return "id", block.id, "is the id of a call before, too"
+    if isinstance(block, ToolResultBlock):
+        return "tool_use_id", block.tool_use_id, "is answered before, too"
+    return "", "", ""
 
 
 def messages_of(system: str | Sequence[TextBlock] | None, turns: Sequence[Turn]) -> tuple[Message, ...]:

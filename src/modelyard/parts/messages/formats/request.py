@@ -163,9 +163,7 @@ class MessagesBody(CountedMessages):
 def read_messages_request(body: object, *loc: str | int, strict: bool = False) -> CompletionRequest:
     """Read a request. Raises `InvalidInput`; if it is `strict`, for what the vendor refuses, too."""
     parsed = structure_exactly(MessagesBody, body, *loc)
-    if strict and (refused := [*blank_texts(parsed.system, parsed.messages), *vendors_refusals(parsed.messages)]):
-        raise InvalidInput(refused[:100]).below(*loc)
-    request = _request(parsed, *loc)
+    request = _request(parsed, strict, *loc)
     given: dict[str, Any] = {"temperature": parsed.temperature, "top_p": parsed.top_p, "top_k": parsed.top_k}
     config = parsed.output_config or OutputConfig()
     form = config.format or parsed.output_format
@@ -182,11 +180,13 @@ def read_messages_request(body: object, *loc: str | int, strict: bool = False) -
     )
 
 
-def read_counted(body: object, *loc: str | int) -> CompletionRequest:
-    return _request(structure_exactly(CountedMessages, body, *loc), *loc)
+def read_counted(body: object, *loc: str | int, strict: bool = False) -> CompletionRequest:
+    return _request(structure_exactly(CountedMessages, body, *loc), strict, *loc)
 
 
-def _request(parsed: CountedMessages, *loc: str | int) -> CompletionRequest:
+def _request(parsed: CountedMessages, strict: bool, *loc: str | int) -> CompletionRequest:
+    if strict and (refused := [*blank_texts(parsed.system, parsed.messages), *vendors_refusals(parsed.messages)]):
+        raise InvalidInput(refused[:100]).below(*loc)
     tools = tuple(map(_tool, parsed.tools or ()))
     choice, several = _choice(parsed.tool_choice)
     problems = [attrs.evolve(one, loc=("tool_choice",)) for one in tool_choice_problems(choice, tools)]

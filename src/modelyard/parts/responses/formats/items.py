@@ -28,6 +28,9 @@ class CacheableContent:
     prompt_cache_breakpoint: CacheBreakpoint | None = attrs.field(default=None, metadata=hint(CACHED))
 
 
+Objects = tuple[Mapping[str, Any], ...]
+
+
 @attrs.frozen
 class InputText(CacheableContent):
     """A text in a message."""
@@ -40,14 +43,14 @@ class InputText(CacheableContent):
 class OutputText:
     """Text of an answer."""
 
-    IGNORED: ClassVar[Mapping[str, str]] = {
-        "annotations": "notes on the text, such as where it was found",
-        "logprobs": "how likely the text was",
-        "parsed": "what a client has read from the text",
-    }
+    IGNORED: ClassVar[Mapping[str, str]] = {"parsed": "what a client has read from the text"}
 
     type: Literal["output_text"]
     text: str
+    annotations: Objects | None = attrs.field(
+        default=None, metadata=hint("notes on the text, such as where it was found")
+    )
+    logprobs: Objects | None = attrs.field(default=None, metadata=hint("how likely the text was"))
 
 
 @attrs.frozen
@@ -138,13 +141,14 @@ _NO_NAMESPACES = Unsupported("is not supported: functions have names only")
 class FunctionCallItem(WrittenItem):
     """A call of a function that a model made; `arguments` is JSON text."""
 
-    IGNORED: ClassVar[Mapping[str, str]] = {"parsed_arguments": "what a client has read from the arguments"}
-
     call_id: str = attrs.field(validator=_NAME)
     name: str
     arguments: str
     type: Literal["function_call"] = "function_call"
     id: str | None = attrs.field(default=None, validator=_NAME)
+    parsed_arguments: Mapping[str, Any] | None = attrs.field(
+        default=None, metadata=hint("what a client has read from the arguments")
+    )
     namespace: object = attrs.field(default=None, validator=_NO_NAMESPACES)
     caller: DirectCaller | None = attrs.field(default=None, metadata=hint(DIRECT))
 
@@ -180,11 +184,12 @@ class SummaryText:
 class ReasoningItem(WrittenItem):
     """Reasoning that a model has shown. Models that read it are given its content again; a summary is not read."""
 
-    IGNORED: ClassVar[Mapping[str, str]] = {"encrypted_content": "what another server has hidden cannot be read"}
-
     type: Literal["reasoning"] = "reasoning"
     summary: tuple[SummaryText, ...] = ()
     content: tuple[ReasoningText, ...] | None = None
+    encrypted_content: str | None = attrs.field(
+        default=None, metadata=hint("what another server has hidden cannot be read")
+    )
     id: str | None = attrs.field(default=None, validator=_NAME)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import ToolCallDelta
+from modelyard.parts.upstream.answers.arguments import Arguments, is_json
 from modelyard.parts.upstream.answers.values import (
     Halves,
     arguments_of,
@@ -34,12 +35,25 @@ class _Call:
     server_id: str = ""
     name: str = ""
     shown: bool = False
+    taken: Arguments = attrs.field(factory=Arguments)
     halves: Halves = attrs.field(factory=Halves)
     pieces: list[str] = attrs.field(factory=list)
     waiting: list[str] = attrs.field(factory=list)
 
+    def take(self, arguments: str) -> None:
+        """Take the next piece of the arguments, as the server has sent it."""
+        if self.holds_nothing and arguments.lstrip().startswith("{"):
+            self.taken = Arguments()
+            self.pieces.clear()
+            self.waiting.clear()
+        self.add(self.halves.take(self.taken.take(arguments)))
+
+    def end(self) -> None:
+        """Take what waits for more of the arguments."""
+        self.add(self.halves.take(self.taken.end()))
+
     def add(self, arguments: str) -> None:
-        """Take the next piece of the arguments."""
+        """Add to the arguments."""
         if arguments:
             self.pieces.append(arguments)
             self.waiting.append(arguments)
@@ -56,13 +70,10 @@ class _Call:
     @property
     def whole(self) -> bool:
         """Whether its arguments are a whole object."""
-        if not self.pieces or not self.pieces[-1].rstrip().endswith("}"):
-            return False
-        try:
-            json.loads(self.arguments)
-        except (ValueError, RecursionError):
-            return False
-        return True
+        ended = self.pieces and self.pieces[-1].rstrip().endswith("}")
+        if ended and is_json(self.arguments):
+            return True
+        return self.taken.last.rstrip().endswith("}") and is_json(self.taken.last)
 
 
 @attrs.frozen
@@ -202,10 +213,7 @@ class CallReader:
         if piece.name and not call.shown:
             call.name = self._joined_name(call, piece.name)
         call.unsure = call.unsure and not piece.arguments
-        if call.holds_nothing and piece.arguments.lstrip().startswith("{"):
-            call.pieces.clear()
-            call.waiting.clear()
-        call.add(call.halves.take(piece.arguments))
+        call.take(piece.arguments)
 
     def _joined_name(self, call: _Call, name: str) -> str:
         """Return the name with its next piece, unless it is whole, or is said again."""
@@ -218,6 +226,8 @@ class CallReader:
 
     def _passed(self, calls: Sequence[_Call], certain: bool, over: bool = False) -> Iterator[ToolCallDelta]:
         for call in calls:
+            if over:
+                call.end()
             if certain:
                 call.add(call.halves.end())
             if over and not call.name:

@@ -66,3 +66,49 @@ def fitting(entries: tuple[TokenLogprob, ...], content: str) -> tuple[TokenLogpr
     """Return the entries without the text of an end-of-turn token or of a stop string, which is not content."""
     written, size = b"".join(map(token_bytes, entries)), content.encode("utf-8", "surrogatepass")
     return tuple(trimmed(entries, len(size))) if written.startswith(size) else entries
+
+
+Passed = tuple[str, tuple[TokenLogprob, ...], tuple[int, ...]]
+"""Text, the log-probabilities of its tokens, and their ids."""
+
+
+@attrs.define(eq=False)
+class TokensOfText:
+    """Text and the log-probabilities of its tokens, of which either may come first: each waits for the other.
+
+    Where the two differ, as if tokens are written in a spelling of their own, what has come goes on together.
+    """
+
+    text: str = ""
+    entries: tuple[TokenLogprob, ...] = ()
+    ids: tuple[int, ...] = ()
+
+    def take(self, text: str, entries: tuple[TokenLogprob, ...], ids: tuple[int, ...]) -> None:
+        """Take what has come. Ids belong to the entries of their places."""
+        self.text, self.entries, self.ids = self.text + text, self.entries + entries, self.ids + ids
+
+    def fitting(self) -> Passed:
+        """Return the text that can go on with the log-probabilities of its tokens."""
+        raw, count, end, size = self.text.encode("utf-8", "surrogatepass"), 0, 0, 0
+        for at, entry in enumerate(self.entries):
+            of_token = token_bytes(entry)
+            if raw[size : size + len(of_token)] != of_token[: len(raw) - size]:
+                return self.end()
+            size += len(of_token)
+            if size > len(raw):
+                break
+            if size == len(raw) or raw[size] & 0xC0 != 0x80:  # between two characters
+                count, end = at + 1, size
+        return self._passed(count, raw[:end].decode("utf-8", "surrogatepass"))
+
+    def end(self) -> Passed:
+        """Return what waits."""
+        return self._passed(max(len(self.entries), len(self.ids)), self.text)
+
+    def _passed(self, count: int, text: str) -> Passed:
+        entries, ids = self.entries[:count], self.ids[:count]
+        self.text, self.entries, self.ids = self.text[len(text) :], self.entries[count:], self.ids[count:]
+        return text, entries, ids if not entries or len(ids) == len(entries) else ()
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.entries or self.ids)

@@ -5,7 +5,6 @@ it is assembled. Chunks are read by hand because there are many: structuring the
 differ from one before in their text alone are not even parsed.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,14 +16,24 @@ from modelyard.errors import BackendError
 from modelyard.formats.json import dumps
 from modelyard.parts.embeddings.fields import refused
 from modelyard.parts.upstream.answers.calls import CallReader, pieces_of
+from modelyard.parts.upstream.answers.choices import ChoiceNumbers
 from modelyard.parts.upstream.answers.chunk_texts_fast import ChunkTexts
-from modelyard.parts.upstream.answers.logprobs import fitting, read_ids, read_logprobs, read_token_ids
-from modelyard.parts.upstream.answers.usage import UsageReader
+from modelyard.parts.upstream.answers.envelopes import enclosed
+from modelyard.parts.upstream.answers.logprobs import (
+    Passed,
+    TokensOfText,
+    fitting,
+    read_ids,
+    read_logprobs,
+    read_token_ids,
+)
+from modelyard.parts.upstream.answers.reasons import read_reason
+from modelyard.parts.upstream.answers.usage import MAY_REPORT, UsageReader
 from modelyard.parts.upstream.answers.values import (
     MOST_TOKENS,
     Halves,
     content_of,
-    index_of,
+    has_unread,
     object_of,
     objects_of,
     reasoning_of,
@@ -34,38 +43,8 @@ from modelyard.parts.upstream.answers.values import (
 )
 
 _delta = maker(Delta)
-_NAMES = {
-    FinishReason.STOP: (
-        "stop eos eos_token eos_token_id end end_turn end_of_turn stop_sequence stop_token complete completed done "
-        "finish finished normal pause_turn"
-    ),
-    FinishReason.LENGTH: (
-        "length max_tokens max_token max_output_tokens max_new_tokens max_completion_tokens max_length model_length "
-        "token_limit error_limit context_length context_length_exceeded model_context_window_exceeded incomplete"
-    ),
-    FinishReason.TOOL_CALLS: "tool_calls tool_call tool_use function_call function_calls tool",
-    FinishReason.CONTENT_FILTER: (
-        "content_filter content_filtered filtered safety image_safety refusal recitation blocklist "
-        "prohibited_content spii sensitive moderation guardrail_intervened guardrails error_toxic"
-    ),
-}
-_REASONS: Mapping[str, FinishReason] = {name: reason for reason, names in _NAMES.items() for name in names.split()}
-"""What servers and families of models call the reasons for the end of a choice, in lower case."""
-_NOT_ENDED = frozenset({"", "null", "none", "not_finished", "unspecified"})
-_BROKEN_OFF = frozenset(
-    {"abort", "aborted", "error", "cancelled", "canceled", "network_error", "insufficient_system_resource"}
-)
-"""Reasons of servers that stop before the answer is complete."""
-
-
-def _reason_name(value: Any) -> str | None:
-    """Return the name of a reason, also of an object with a type, as a library prints it, or before its details; None
-    for neither."""
-    name = value.get("type") if isinstance(value, Mapping) else value
-    if not isinstance(name, str):
-        return None
-    plain = name.partition(":")[0].strip().rpartition(".")[2]
-    return re.sub(r"[-\s]+|(?<=[a-z])(?=[A-Z])", "_", plain).lower().removeprefix("finish_reason_")
+_TELLING = MAY_REPORT | {"choices"}
+"""Members of an answer, or of a part of it."""
 
 
 class AnswerBrokenOff(Exception):
@@ -85,7 +64,7 @@ class AnswerReader:
         self._noted: set[str] = set()
         self._choices = [_ChoiceReader(index, request, self._once) for index in range(request.n)]
         self._usage = UsageReader()
-        self._only: int | None = None
+        self._numbers = ChoiceNumbers(self._choices, self._once)
         self._texts = ChunkTexts(self._choices, request.logprobs or request.return_token_ids)
 
     @property
@@ -100,7 +79,9 @@ class AnswerReader:
 
     def take_texts(self, events: Sequence[bytes], start: int) -> list[Delta]:
         """Return the deltas of the events from `start` on that need not be parsed; the first other event ends them."""
-        return [] if self._usage.reported else self._texts.take_unparsed(events, start)
+        if self._usage.reported or not self._numbers.are_certain:
+            return []
+        return self._texts.take_unparsed(events, start)
 
     def take(self, chunk: Any, event: bytes = b"") -> list[Delta]:
         """Return the deltas of a chunk, or of a whole answer. `event` is what the chunk was parsed from.
@@ -108,13 +89,13 @@ class AnswerReader:
         Raises `AnswerBrokenOff`, and `BackendError` where token ids or log-probabilities were requested and do not
         come.
         """
-        if (text_only := self._texts.take(chunk, event)) is not None:
+        if self._numbers.are_certain and (text_only := self._texts.take(chunk, event)) is not None:
             return [text_only]
         data = object_of(chunk)
         self._usage.take(data)
-        choices = [(self._index(choice, at), choice) for at, choice in enumerate(objects_of(data.get("choices")))]
-        if 1 < len(choices) == len(self._choices) > len({index for index, _ in choices}):
-            choices = [(at, choice) for at, (_, choice) in enumerate(choices)]  # the indexes tell nothing apart
+        if "choices" not in data:
+            return [delta for inner in enclosed(data, _TELLING) for delta in self.take(inner)]
+        choices = self._numbers.numbered(objects_of(data.get("choices")), data)
         for index, choice in choices:
             self._usage.take_choice(index, choice)
         deltas: list[Delta] = []
@@ -154,7 +135,7 @@ class AnswerReader:
         deltas = [delta for answer in answers for delta in self.take(answer)]
         for ended in self.end(finished=True):
             last = next((at for at in reversed(range(len(deltas))) if deltas[at].index == ended.index), None)
-            if last is None or deltas[last].finish_reason or ended.tool_call or ended.text or ended.reasoning:
+            if last is None or deltas[last].finish_reason or not ended.finish_reason:
                 deltas.append(ended)
             else:
                 deltas[last] = attrs.evolve(
@@ -185,17 +166,12 @@ class AnswerReader:
     @property
     def costs(self) -> bool:
         """Whether the server has reported any usage, or has shown some of the answer."""
-        return self._usage.reported or any(choice.has_output for choice in self._choices)
+        return self._usage.reported or self.has_output
 
-    def _index(self, choice: Mapping[str, Any], at: int) -> int:
-        """Return the number of a choice, or its place if it has none. Of one choice any number is right."""
-        index = index_of(choice.get("index"))
-        found = at if index is None else index
-        if len(self._choices) > 1:
-            return found
-        if self._only is None or found == 0:
-            self._only = 0 if self._choices[0].has_output else found
-        return 0 if found == self._only else found + 1
+    @property
+    def has_output(self) -> bool:
+        """Whether the server has shown some of the answer."""
+        return any(choice.has_output for choice in self._choices)
 
     def _once(self, what: str) -> None:
         if what not in self._noted:
@@ -239,11 +215,16 @@ class _ChoiceReader:
         self._stop_string: str | None = None
         self._calls = CallReader(index, [tool.name for tool in request.tools])
         self._content, self._reasoning = Halves(), Halves()
-        self._prompted = self._said_stop = False
+        self._held = TokensOfText()
+        self._prompted = self._said_stop = self._has_details = False
 
     @property
     def has_output(self) -> bool:
         """Whether the choice has anything."""
+        return self._has_passed or bool(self._held)
+
+    @property
+    def _has_passed(self) -> bool:
         return bool(self.size or self.shown or self._calls)
 
     @property
@@ -297,41 +278,64 @@ class _ChoiceReader:
         said = said_of(message)
         thought, content = content_of(choice.get("text") if said is None else said)
         reasoning, pieces = reasoning_of(message) or thought, pieces_of(message)
+        if not (content or reasoning or pieces) and has_unread(said):
+            self._note("has parts of a content without text, which are left out")
         entries, ids = read_logprobs(choice.get("logprobs")), read_token_ids(choice)
         if again:  # some servers end a stream with the whole answer
             content, reasoning = _after(content, self._content_said), _after(reasoning, self._reasoning_said)
-            pieces, entries, ids = pieces[self._calls.number :], (), ()
+            pieces = pieces[self._calls.number :]
+            entries, ids = ((), ()) if self._has_details else (entries, ids)
             self._content.held = self._reasoning.held = ""
         reasoning, content = self._reasoning.take(reasoning), self._content.take(content)
         calls = self._calls.take(pieces, whole)
-        self._end(choice)
-        prompt = self._prompt(choice, chunk)
-        has_output, is_first = bool(content or calls or reasoning), not self.has_output
+        self.said(size_of(content), False)
+        self.said(size_of(reasoning), True)
+        self._end(choice, bool(content or calls or reasoning) or self.has_output)
+        self._has_details = self._has_details or bool(entries or ids)
+        is_first = not self._has_passed
+        content, entries, ids = self._paired(content, entries, ids, bool(reasoning or calls))
         if self.reason is FinishReason.STOP and entries and not reasoning:
             entries = fitting(entries, content)
         if len(ids) == len(entries):
             entries = tuple(attrs.evolve(entry, id=token) for entry, token in zip(entries, ids, strict=True))
         elif entries and ids:
             entries, ids = (entries, ()) if self.request.logprobs else ((), ids)
-        written = size_of(content) + size_of(reasoning) + _written(calls)
-        self.said(size_of(content), False)
-        self.said(size_of(reasoning), True)
+        prompt, written = self._prompt(choice, chunk), size_of(content) + size_of(reasoning) + _written(calls)
         tokens = self._tokens(len(ids) or len(entries), written, counted if whole and not again else 0)
-        if has_output and is_first:
+        if is_first and (content or calls or reasoning):
             self._check_details(entries, ids)
         call = calls[0] if calls else None
         first = Delta(content, tokens, self.index, call, entries, ids, prompt, reasoning=reasoning)
-        deltas = [first] if has_output or tokens or prompt else []
+        deltas = [first] if content or calls or reasoning or tokens or prompt else []
         return deltas + [Delta(index=self.index, tool_call=call) for call in calls[1:]]
 
+    def _paired(
+        self, content: str, entries: tuple[TokenLogprob, ...], ids: tuple[int, ...], is_certain: bool
+    ) -> Passed:
+        """Return what can be passed on of these, and of what waited. Text waits for the details that were requested."""
+        if not (self.request.logprobs or self.request.return_token_ids):
+            return content, entries, ids
+        self._held.take(content, entries, ids)
+        if is_certain or (not self.request.logprobs and self._has_details):
+            return self._held.end()
+        return self._held.fitting()
+
     def rest(self) -> list[Delta]:
-        """Return what still waits for its other half, or for its name."""
+        """Return what still waits for its other half, for its name or for its details."""
         reasoning, content, calls = self._reasoning.end(), self._content.end(), self._calls.end()
-        deltas = [Delta(content, index=self.index, reasoning=reasoning)] if content or reasoning else []
+        is_first = not self._has_passed
+        held, entries, ids = self._held.end()
+        content = held + content
+        if self.reason is FinishReason.STOP:
+            entries = fitting(entries, content)
+        if is_first and (content or reasoning):
+            self._check_details(entries, ids)
+        found = Delta(content, 0, self.index, None, entries, ids, reasoning=reasoning)
+        deltas = [found] if content or reasoning or entries or ids else []
         deltas += [Delta(index=self.index, tool_call=call) for call in calls]
         if deltas:
             of_calls = 0 if self.shown else _written(calls)  # else they have come with their pieces
-            tokens = self.count(size_of(content + reasoning) + of_calls)
+            tokens = self._tokens(len(ids) or len(entries), size_of(content + reasoning) + of_calls, 0)
             deltas[0] = attrs.evolve(deltas[0], tokens=tokens)
         return deltas
 
@@ -363,21 +367,18 @@ class _ChoiceReader:
                 f"without the capability {' and '.join(missing)}, or use a server that has it"
             )
 
-    def _end(self, choice: Mapping[str, Any]) -> None:
+    def _end(self, choice: Mapping[str, Any], has_output: bool) -> None:
         """Note why the choice ends, and with which stop string."""
         given = choice.get("finish_reason")
         self._said_stop = self._said_stop or given is not None or "message" in choice
-        if given is None:
+        ending = read_reason(given)
+        if ending is None:
             return
-        name = _reason_name(given)
-        if name in _BROKEN_OFF:
+        if ending.is_broken_off or (ending.is_cut and not has_output):
             raise AnswerBrokenOff
-        if name in _NOT_ENDED or given is False:
-            return
-        reason = _REASONS.get(name or "")
-        if reason is None:
-            self._note("has an unknown finish reason, which is read as 'stop'")
-        self.reason = reason or FinishReason.STOP
+        if not ending.is_known:
+            self._note(f"has an unknown finish reason, which is read as '{ending.reason}'")
+        self.reason = ending.reason
         stopped = choice.get("stop_reason")  # of vLLM; servers may also name a token here
         self._stop_string = stopped if isinstance(stopped, str) and stopped in self.request.stop else None
 

@@ -4,7 +4,7 @@ Each count is kept by its greatest value, as some servers send a part first and 
 counts. The docs list the servers (docs/reference/upstream-servers.md).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from modelyard.domain.completion import Usage
@@ -40,7 +40,8 @@ _REPORTS = (
     "amazon-bedrock-invocationMetrics",
 )
 
-_MAY_REPORT = frozenset({*_REPORTS, "timings"})
+MAY_REPORT: Set[str] = frozenset({*_REPORTS, "timings", *_BESIDE_CHOICES})
+"""Members of an object that counts tokens."""
 
 
 def _plain(name: str) -> str:
@@ -49,7 +50,7 @@ def _plain(name: str) -> str:
 
 def reports_of(owner: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the reports on usage that an object has as its members."""
-    if _MAY_REPORT.isdisjoint(owner):
+    if MAY_REPORT.isdisjoint(owner):
         return
     for name in _REPORTS:
         yield from objects_of(owner.get(name))

@@ -11,7 +11,6 @@ from typing import Any
 
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput
-from modelyard.formats.json import dumps
 
 MOST_TOKENS = 2**40
 """A count above this is not one."""
@@ -112,18 +111,27 @@ def content_of(value: Any) -> tuple[str, str]:
     """
     if isinstance(value, str):
         return "", value
-    if is_number(value) or (isinstance(value, Mapping) and value and not _PART.intersection(value)):
+    if value is None:
+        return "", ""
+    if is_number(value) or is_parsed(value):
         return "", arguments_of(value)
     parts = value if isinstance(value, list | tuple) else [value]
-    reasoning, text = "", ""
-    for part in parts:
-        of_part = _part(part)
-        reasoning, text = reasoning + of_part[0], text + of_part[1]
-    return reasoning, text
+    try:
+        found = [_part(part) for part in parts]
+    except RecursionError:
+        return "", ""
+    return "".join([thought for thought, _ in found]), "".join([text for _, text in found])
 
 
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_parsed(value: Any) -> bool:
+    """Return whether a content is JSON that the server has parsed: an object or a list without any part."""
+    if isinstance(value, Mapping):
+        return bool(value) and not (_is_part(value) and (_PART_MEMBERS.issuperset(value) or "type" in value))
+    return isinstance(value, list) and bool(value) and not any(map(_is_part, value))
 
 
 def said_of(message: Mapping[str, Any]) -> Any:
@@ -135,25 +143,45 @@ def said_of(message: Mapping[str, Any]) -> Any:
 
 
 _THOUGHTS = ("thinking", "reasoning", "reasoning_content", "summary")
-_TEXTS = ("text", "content", "refusal", "output_text")
-_PART = frozenset({*_THOUGHTS, *_TEXTS, "type"})
-"""Names of which a part of a content has one."""
+_TEXTS = ("text", "content", "refusal", "output_text", "transcript", "value", "parts")
+_PART_MEMBERS = frozenset(
+    {*_THOUGHTS, *_TEXTS, "type", "thought", "index", "id", "role", "annotations", "citations", "logprobs", "signature"}
+)
+"""Names of the members of a part that has no type."""
+_PART_TYPE = re.compile(
+    "text|think|thought|reason|refusal|summary|message|transcript|tool|call|function|image|audio|video|media|file"
+    "|document|source|reference|citation|search|code"
+)
+"""Words in the types of parts, also of those that have no text."""
+
+
+def _is_part(value: Any) -> bool:
+    """Return whether a value is a part of a content: by its type, or as its text stands where that of parts does."""
+    if not isinstance(value, Mapping):
+        return isinstance(value, str) or value is None
+    kind = value.get("type")
+    return (isinstance(kind, str) and bool(_PART_TYPE.search(kind))) or any(
+        isinstance(value.get(name), str | list | Mapping) for name in (*_THOUGHTS, *_TEXTS)
+    )
+
+
+def has_unread(content: Any) -> bool:
+    """Return whether a content that gave nothing has something nevertheless, such as an image."""
+    parts = content if isinstance(content, list | tuple) else [content]
+    return any(part[name] for part in parts if isinstance(part, Mapping) for name in part if name not in _PART_MEMBERS)
 
 
 def _part(part: Any) -> tuple[str, str]:
     if isinstance(part, str):
         return "", part
-    members = object_of(part)
-    thoughts = "".join(_flat(members.get(name)) for name in _THOUGHTS)
-    texts = next((text for name in _TEXTS if (text := _flat(members.get(name)))), "")
-    kind = members.get("type")
-    is_thought = members.get("thought") is True or (isinstance(kind, str) and ("reason" in kind or "think" in kind))
+    if not isinstance(part, Mapping):
+        return content_of(part) if isinstance(part, list) else ("", "")
+    within = (content_of(part.get(name)) for name in _TEXTS)
+    thought, texts = next((found for found in within if any(found)), ("", ""))
+    thoughts = "".join([*["".join(content_of(part.get(name))) for name in _THOUGHTS], thought])
+    kind = part.get("type")
+    is_thought = part.get("thought") is True or (isinstance(kind, str) and ("reason" in kind or "think" in kind))
     return (thoughts or texts, "") if is_thought else (thoughts, texts)
-
-
-def _flat(value: Any) -> str:
-    """Return the text of a string, or of a list of parts."""
-    return value if isinstance(value, str) else "".join(content_of(value)) if isinstance(value, list) else ""
 
 
 _REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_text")
@@ -177,9 +205,9 @@ def arguments_of(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     try:
-        return dumps(value).decode()
-    except ValueError:  # NaN
-        return json.dumps(value)
+        return json.dumps(value, separators=(",", ":"))
+    except RecursionError:
+        return ""
 
 
 def size_of(text: str) -> int:

@@ -13,6 +13,7 @@ from modelyard.parts.upstream.odd_server.rules import (
     UsageAt,
     openai_usage,
     plain_usage,
+    text_part,
 )
 
 
@@ -181,7 +182,7 @@ DIALECTS: Mapping[OddDialect, ServerDialect] = {
             UsageAt.LAST,
             finish={FinishReason.LENGTH: "model_length"},
             reasoning="parts",
-            parts=True,
+            part=text_part,
             whole_calls=True,
         ),
         tells_cached=False,

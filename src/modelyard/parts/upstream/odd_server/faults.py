@@ -1,5 +1,6 @@
 """What goes wrong in answers of servers that are complete nevertheless: each fault changes one rule, or two."""
 
+import json
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
@@ -8,7 +9,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import FinishReason
-from modelyard.parts.upstream.odd_server.rules import CallId, CallIndex, Frame, Json, Rules, UsageAt
+from modelyard.parts.upstream.odd_server.rules import CallId, CallIndex, Frame, Json, Rules, UsageAt, text_part
 
 
 class OddFault(StrEnum):
@@ -19,6 +20,9 @@ class OddFault(StrEnum):
     MISLABELLED = "mislabelled"
     UNLABELLED = "unlabelled"
     GZIPPED = "gzipped"
+    GZIPPED_TWICE = "gzipped_twice"
+    ENVELOPED = "enveloped"
+    ENVELOPED_AS_TEXT = "enveloped_as_text"
     # the stream
     NO_DONE = "no_done"
     HELD_OPEN = "held_open"
@@ -27,6 +31,7 @@ class OddFault(StrEnum):
     HEARTBEATS = "heartbeats"
     CR_LF = "cr_lf"
     NO_SPACE = "no_space"
+    SPACED_FIELDS = "spaced_fields"
     BYTE_ORDER_MARK = "byte_order_mark"
     NO_LAST_NEWLINE = "no_last_newline"
     # chunks
@@ -35,6 +40,8 @@ class OddFault(StrEnum):
     EMPTY_REASONS = "empty_reasons"
     UNKNOWN_REASON = "unknown_reason"
     CONTENT_PARTS = "content_parts"
+    PLAIN_PARTS = "plain_parts"
+    ODD_PARTS = "odd_parts"
     HALVED_CHARACTERS = "halved_characters"
     WHOLE_MESSAGE_LAST = "whole_message_last"
     # usage
@@ -60,6 +67,7 @@ class OddFault(StrEnum):
     NAMES_IN_PIECES = "names_in_pieces"
     WHOLE_CALLS = "whole_calls"
     ARGUMENTS_AS_OBJECTS = "arguments_as_objects"
+    CUMULATIVE_ARGUMENTS = "cumulative_arguments"
     FUNCTION_CALL = "function_call"
 
 
@@ -95,6 +103,22 @@ def _as_lists(usage: Json) -> Json:
     return {name: [value] if type(value) is dict and "details" in name else value for name, value in usage.items()}
 
 
+def _plain_part(text: str) -> Json:
+    return {"text": text}
+
+
+def _odd_part(text: str) -> Json:
+    return {"type": "answer_delta", "content": {"value": text}}
+
+
+def _in_data(answer: Json) -> Json:
+    return {"code": 0, "message": "OK", "data": answer}
+
+
+def _in_text(answer: Json) -> Json:
+    return {"statusCode": 200, "headers": {}, "body": json.dumps(answer)}
+
+
 def _nothing(usage: Json) -> Json:
     return {}
 
@@ -105,7 +129,11 @@ _RULES: Mapping[OddFault, Mapping[str, Any]] = {
     OddFault.ODD_CHUNKS: {"odd_chunks": _ODD_CHUNKS},
     OddFault.JUNK_MEMBERS: {"junk": _JUNK},
     OddFault.EMPTY_REASONS: {"reason_in_each": ""},
-    OddFault.CONTENT_PARTS: {"parts": True},
+    OddFault.ENVELOPED: {"enveloped": _in_data},
+    OddFault.ENVELOPED_AS_TEXT: {"enveloped": _in_text},
+    OddFault.CONTENT_PARTS: {"part": text_part},
+    OddFault.PLAIN_PARTS: {"part": _plain_part},
+    OddFault.ODD_PARTS: {"part": _odd_part},
     OddFault.HALVED_CHARACTERS: {"halves": True},
     OddFault.WHOLE_MESSAGE_LAST: {"message_last": True},
     OddFault.SPLIT_USAGE: {"usage_at": UsageAt.SPLIT},
@@ -129,13 +157,15 @@ _RULES: Mapping[OddFault, Mapping[str, Any]] = {
     OddFault.NAMES_IN_PIECES: {"cut_names": True},
     OddFault.WHOLE_CALLS: {"whole_calls": True},
     OddFault.ARGUMENTS_AS_OBJECTS: {"objects": True, "whole_calls": True},
+    OddFault.CUMULATIVE_ARGUMENTS: {"cumulative": True},
     OddFault.FUNCTION_CALL: {"one_function": True},
 }
 _FRAMES: Mapping[OddFault, Mapping[str, Any]] = {
     OddFault.CREATED: {"status": "201 Created"},
     OddFault.MISLABELLED: {"label": "text/plain; charset=utf-8"},
     OddFault.UNLABELLED: {"label": ""},
-    OddFault.GZIPPED: {"gzipped": True},
+    OddFault.GZIPPED: {"gzipped": 1},
+    OddFault.GZIPPED_TWICE: {"gzipped": 2},
     OddFault.NO_DONE: {"done": b""},
     OddFault.HELD_OPEN: {"done": b"", "held_open": True},
     OddFault.CUT_AFTER_USAGE: {"done": b"", "cut": True},
@@ -143,6 +173,7 @@ _FRAMES: Mapping[OddFault, Mapping[str, Any]] = {
     OddFault.HEARTBEATS: {"beats": _BEATS},
     OddFault.CR_LF: {"newline": b"\r\n"},
     OddFault.NO_SPACE: {"prefix": b"data:"},
+    OddFault.SPACED_FIELDS: {"prefix": b" data : "},
     OddFault.BYTE_ORDER_MARK: {"begin": b"\xef\xbb\xbf"},
     OddFault.NO_LAST_NEWLINE: {"done": b"", "no_last_newline": True},
 }

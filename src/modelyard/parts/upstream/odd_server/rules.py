@@ -60,9 +60,16 @@ def plain_usage(usage: Usage) -> Json:
     }
 
 
+def text_part(text: str) -> Json:
+    return {"type": "text", "text": text}
+
+
 @attrs.frozen
 class Rules:
-    """How a server writes an answer. `usage` names its counts; `changed` is what becomes of each of them at last."""
+    """How a server writes an answer. `usage` names its counts; `changed` is what becomes of each of them at last.
+
+    `part` makes a part of a content of a text; `enveloped` puts something around an answer, or around each chunk.
+    """
 
     usage: Callable[[Usage], Json] = openai_usage
     usage_at: UsageAt = UsageAt.OWN
@@ -70,7 +77,7 @@ class Rules:
     changed: Callable[[Json], Json] = dict
     finish: Mapping[FinishReason, str] = attrs.field(factory=dict)
     reasoning: str = "reasoning_content"
-    parts: bool = False
+    part: Callable[[str], Any] | None = None
     index: CallIndex = CallIndex.NUMBERED
     id: CallId = CallId.FIRST
     whole_calls: bool = False
@@ -78,6 +85,8 @@ class Rules:
     repeated_names: bool = False
     objects: bool = False
     one_function: bool = False
+    cumulative: bool = False
+    enveloped: Callable[[Json], Json] = dict
     halves: bool = False
     reason_in_each: str | None = None
     filters: bool = False
@@ -95,7 +104,8 @@ class Rules:
 @attrs.frozen
 class Frame:
     """How an answer is written as bytes, and what its head says. In a stream, `beats` come between the chunks, and
-    `done` after the last. `label` is the content type, "" for none; None stands for the right one.
+    `done` after the last. `label` is the content type, "" for none; None stands for the right one. The body
+    is `gzipped` so many times.
     """
 
     done: bytes = b"data: [DONE]\n\n"
@@ -108,4 +118,4 @@ class Frame:
     no_last_newline: bool = False
     status: str = "200 OK"
     label: str | None = None
-    gzipped: bool = False
+    gzipped: int = 0

@@ -123,7 +123,8 @@ def _received(connection: socket.socket) -> bytes:
 def _answer(connection: socket.socket, server: OddServer, streamed: bool) -> None:
     _, frame = with_faults(DIALECTS[server.dialect].rules, server.faults)
     body = odd_bytes(server.dialect, server.faults, server.answer, streamed)
-    body = gzip.compress(body) if frame.gzipped else body
+    for _ in range(frame.gzipped):
+        body = gzip.compress(body)
     raw = _stream(body, frame) if streamed else _headed(body, frame)
     size = server.sent_at_once or len(raw)
     for at in range(0, len(raw), size):
@@ -136,7 +137,7 @@ def _head(kind: str, frame: Frame) -> bytes:
     label = kind if frame.label is None else frame.label
     lines = [f"HTTP/1.1 {frame.status}", "connection: close"]
     lines += [f"content-type: {label}"] if label else []
-    lines += ["content-encoding: gzip"] if frame.gzipped else []
+    lines += ["content-encoding: " + ", ".join(["gzip"] * frame.gzipped)] if frame.gzipped else []
     return "".join([f"{line}\r\n" for line in lines]).encode()
 
 

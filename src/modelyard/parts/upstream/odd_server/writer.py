@@ -29,13 +29,13 @@ class AnswerText:
         if at is not UsageAt.NOWHERE:
             inside = self._placed({}, self._usage(self.answer.usage))
             (choice if at is UsageAt.CHOICE else body).update(inside)
-        return self.frame.begin + self._text(body)
+        return self.frame.begin + self._text(self.rules.enveloped(body))
 
     def stream(self) -> bytes:
         """Return the answer as a stream of events."""
         frame, written = self.frame, []
         for at, chunk in enumerate(self._chunks()):
-            written.append(frame.prefix + self._text(chunk) + b"\n\n")
+            written.append(frame.prefix + self._text(self.rules.enveloped(chunk)) + b"\n\n")
             if frame.beats:
                 written.append(frame.beats[at % len(frame.beats)])
         raw = b"".join([*frame.beats, *written, frame.done])
@@ -143,7 +143,7 @@ class AnswerText:
         return self.rules.one_function and len(self.answer.calls) == 1
 
     def _content(self, text: str) -> Any:
-        return [{"type": "text", "text": text}] if self.rules.parts and text else text
+        return [self.rules.part(text)] if self.rules.part is not None and text else text
 
     def _with_reasoning(self, message: Json, text: str) -> Json:
         if self.rules.reasoning_in_parts:
@@ -166,9 +166,14 @@ class AnswerText:
         names = [call.name[:half], call.name[half:]] if half else [call.name]
         for number, name in enumerate(names):
             yield self._numbered(at, call, number == 0, {"name": name, "arguments": ""})
-        for piece in self._cut(call.arguments):
+        for piece in self._cut_arguments(call.arguments):
             again = {"name": call.name} if self.rules.repeated_names and not half else {}
             yield self._numbered(at, call, False, {**again, "arguments": piece})
+
+    def _cut_arguments(self, arguments: str) -> list[str]:
+        """Return the pieces of arguments, each of which has those before it if they are cumulative."""
+        pieces = self._cut(arguments)
+        return ["".join(pieces[: at + 1]) for at in range(len(pieces))] if self.rules.cumulative else pieces
 
     def _numbered(self, at: int, call: ToolCall, first: bool, function: Json) -> Json:
         index: dict[CallIndex, Json] = {

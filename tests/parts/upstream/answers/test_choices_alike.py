@@ -1,0 +1,99 @@
+"""Several choices that a server numbers alike are told apart by what it sends besides, or the answer is an error."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from example_counts import examples
+from modelyard.domain.completion import CompletionRequest, Delta, Message, Role
+from modelyard.errors import InvalidInput
+from modelyard.parts.upstream.answers.reader import AnswerReader
+from upstream_asking import backend_at, http
+
+USAGE = {"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 2}}
+TEXTS = st.lists(st.lists(st.text("abc é", min_size=1, max_size=3), min_size=1, max_size=4), min_size=2, max_size=4)
+
+
+def asked(count: int) -> CompletionRequest:
+    return CompletionRequest("m", (Message(Role.USER, "go"),), n=count, max_tokens=99, streamed=True)
+
+
+def chunk(id_: str | None, delta: Any, reason: Any = None, **members: Any) -> dict[str, Any]:
+    named = {} if id_ is None else {"id": id_}
+    return {**named, "choices": [{"delta": delta, "finish_reason": reason, **members}]}
+
+
+def stream_of(pieces: Sequence[str], id_: str | None, **members: Any) -> list[dict[str, Any]]:
+    """The chunks of one choice, which begin with its role."""
+    said = [chunk(id_, {"content": piece}, **members) for piece in pieces]
+    return [chunk(id_, {"role": "assistant", "content": ""}, **members), *said, chunk(id_, {}, "stop", **members)]
+
+
+def read(chunks: Sequence[Any], count: int, noted: list[str] | None = None) -> list[Delta]:
+    reader = AnswerReader(asked(count), noted.append if noted is not None else lambda what: None)
+    found: list[Delta] = []
+    for one in chunks:
+        raw = json.dumps(one).encode()
+        found += reader.take_texts([raw], 0) or reader.take(one, raw)
+    return [*found, *reader.end(finished=True)]
+
+
+def texts_of(deltas: Sequence[Delta], count: int) -> list[str]:
+    return ["".join(delta.text for delta in deltas if delta.index == index) for index in range(count)]
+
+
+@given(TEXTS, st.sampled_from([0, None]), st.booleans(), st.randoms())
+@examples(60)
+def test_those_with_ids_of_their_own_are_told_apart_in_any_order(
+    texts: list[list[str]], index: Any, in_turns: bool, random: Any
+) -> None:
+    streams = [stream_of(pieces, f"id-{at}", index=index) for at, pieces in enumerate(texts)]
+    chunks: list[Any] = [stream.pop(0) for stream in streams] if in_turns else []
+    while any(streams):
+        chunks.append(
+            random.choice([one for one in streams if one] if in_turns else [next(filter(None, streams))]).pop(0)
+        )
+    noted: list[str] = []
+    found = read([*chunks, USAGE], len(texts), noted)
+    assert texts_of(found, len(texts)) == ["".join(pieces) for pieces in texts]
+    assert ["alike" in what for what in noted] == [True]
+
+
+@given(TEXTS, st.sampled_from([None, "one"]))
+@examples(30)
+def test_those_that_follow_each_other_are_told_apart_by_their_ends(texts: list[list[str]], id_: str | None) -> None:
+    chunks = [one for pieces in texts for one in stream_of(pieces, id_, index=0)]
+    assert texts_of(read([*chunks, USAGE], len(texts)), len(texts)) == ["".join(pieces) for pieces in texts]
+
+
+@given(TEXTS, st.randoms())
+@examples(30)
+def test_those_that_are_numbered_are_as_they_are_numbered(texts: list[list[str]], random: Any) -> None:
+    streams = [stream_of(pieces, f"id-{at}", index=at) for at, pieces in enumerate(texts)]
+    chunks = []
+    while any(streams):
+        chunks.append(random.choice([one for one in streams if one]).pop(0))
+    noted: list[str] = []
+    assert texts_of(read([*chunks, USAGE], len(texts), noted), len(texts)) == ["".join(one) for one in texts]
+    assert noted == []
+
+
+def test_an_id_for_each_chunk_tells_nothing_apart() -> None:
+    pieces = [chunk(f"id-{at}", {"content": piece}, index=0) for at, piece in enumerate("abc")]
+    end = chunk("id-3", {}, "stop", index=0)
+    with pytest.raises(InvalidInput, match="1 of 2 choices are missing"):
+        read([*pieces, end, USAGE], 2)
+
+
+def test_whole_answers_that_follow_each_other_are_told_apart_by_their_ids(canned: Any, either: Any) -> None:
+    message = [{"role": "assistant", "content": text} for text in ("one", "two")]
+    both = [
+        {"id": f"id-{at}", "choices": [{"index": 0, "message": one, "finish_reason": "stop"}]}
+        for at, one in enumerate(message)
+    ]
+    with backend_at(canned(http(json.dumps(both).encode()))) as backend:
+        assert texts_of(either(backend, n=2), 2) == ["one", "two"]
