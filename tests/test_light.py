@@ -74,6 +74,17 @@ def test_a_file_whose_schema_stays_is_opened_without_what_changes_schemas(yard_f
     assert {"sqlite_utils", "pandas", "numpy", "click"}.isdisjoint(found["loaded"])  # type: ignore[arg-type]
 
 
+def test_a_new_file_is_made_without_the_data_frames_that_are_installed(tmp_path: Path) -> None:
+    for name in ("pandas", "numpy"):
+        (tmp_path / f"{name}.py").write_text("")
+    opening = f"import sys, json, modelyard; sys.path.insert(0, {str(tmp_path)!r}); "
+    opening += f"modelyard.open_platform({str(tmp_path / 'new.db')!r}).close(); loaded = [*sys.modules]; "
+    found = probe(opening + "import pandas, numpy; print(json.dumps({'loaded': loaded, 'file': pandas.__file__}))")
+    assert {"pandas", "numpy"}.isdisjoint(found["loaded"])  # type: ignore[arg-type]
+    assert "sqlite_utils" in found["loaded"]  # type: ignore[operator]
+    assert found["file"] == str(tmp_path / "pandas.py")
+
+
 @pytest.mark.parts
 def test_deferred_modules_are_loaded_when_they_are_imported() -> None:
     for name in sorted(WAITING):

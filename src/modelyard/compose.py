@@ -1,7 +1,6 @@
 """`open_platform`: the one place where concrete adapters are named."""
 
 import os
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Literal, Never
@@ -18,7 +17,7 @@ from modelyard.engines.tabular.base import tabular_entries
 from modelyard.errors import InvalidInput
 from modelyard.executors import thread
 from modelyard.lazy import deferred
-from modelyard.part import DefaultEngine, Part, StoreAddress, by_scheme, standard_parts
+from modelyard.part import DefaultEngine, Part, StoreAddress, by_scheme, meant_as_address, standard_parts
 from modelyard.platform import job_types
 from modelyard.platform.artifacts import artifacts_folder
 from modelyard.platform.opened_with import Lifetime
@@ -98,6 +97,7 @@ def open_platform(
         observer=observer,
         settings=settings or Settings(),
         project=project,
+        open_copy=lambda path, kept: (open_store(path, parts=parts), folder.FolderArtifacts(kept, random_bytes)),
         parts=parts,
         job_types=deferred(lambda: job_types.job_types_of(parts, runtime.tell if runtime.listeners else None)),
         engines=engines,
@@ -137,16 +137,17 @@ def is_address(path: str | os.PathLike[str] | None, parts: Iterable[Part] | None
 def store_address(path: str, parts: Iterable[Part]) -> StoreAddress | None:
     """Return how to open the store at an address; None for the path of a file. Raises `InvalidInput`."""
     known = by_scheme(parts, "stores")
-    scheme = re.match(r"([a-z][a-z0-9+.-]*):(//)?", path)
-    if scheme is None or (scheme[2] is None and scheme[1] not in known):
+    for scheme in known:
+        if path.startswith(f"{scheme}://"):
+            found: StoreAddress = known[scheme]
+            return found
+    begins = meant_as_address(path) or next((f"{scheme}:" for scheme in known if path.startswith(f"{scheme}:")), None)
+    if begins is None:
         return None
-    if scheme[2] is not None and scheme[1] in known:
-        address: StoreAddress = known[scheme[1]]
-        return address
     examples = ", ".join(dict.fromkeys(address.example for address in known.values()))
     raise InvalidInput.at(
         "store",
-        msg=f"no store has addresses that begin with {scheme[0]}; name a file{', or ' if examples else ''}{examples}",
+        msg=f"no store has addresses that begin with {begins}; name a file{', or ' if examples else ''}{examples}",
     )
 
 

@@ -1,5 +1,6 @@
 """What one optional capability adds to a platform, as one value (docs/how-to/write-a-part.md)."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import attrs
 
 from modelyard.domain.record import EMPTY
+from modelyard.errors import InvalidInput
 
 if TYPE_CHECKING:
     from modelyard.domain.identity import Principal
@@ -42,11 +44,15 @@ class Command:
 
 @attrs.frozen
 class StoreAddress:
-    """How to open the store at an address, and to `migrate` its tables; `example` is an address."""
+    """How to open the store at an address, and to `migrate` its tables; `example` is an address.
+
+    `exists` returns whether there is a store already, and makes none.
+    """
 
     example: str
     open: "OpenStore"
     migrate: "Callable[[str, Sequence[Record], Sequence[SchemaChange]], Sequence[str]]"
+    exists: Callable[[str], bool] = lambda address: True
 
 
 @attrs.frozen
@@ -198,6 +204,22 @@ def standard_parts() -> Sequence[Part]:
             raise
         return ()
     return found
+
+
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:)/|:memory:$")
+
+
+def meant_as_address(path: object) -> str | None:
+    """Return how the address begins that this string is, or is meant as ("s3:/bucket"); None for the path of a file."""
+    found = _ADDRESS.match(path) if isinstance(path, str) else None
+    return None if found is None else found[1] or found[0]
+
+
+def refuse_address(path: object, wanted: str) -> None:
+    """Raise `InvalidInput` for an address where the path of a file is `wanted`."""
+    scheme = meant_as_address(path)
+    if scheme is not None:
+        raise InvalidInput.at("path", msg=f"{wanted}, and not an address that begins with {scheme}")
 
 
 def by_scheme(parts: Iterable[Part], kind: str) -> Mapping[str, Any]:

@@ -284,6 +284,15 @@ class MonthlyStore(Protocol):
         ...
 
 
+@runtime_checkable
+class VerifiableStore(Protocol):
+    """A store that can read all that it keeps, to find what is damaged. Optional."""
+
+    def verify(self) -> None:
+        """Raise `StoreCorrupt` if anything is damaged. It takes as long as reading everything."""
+        ...
+
+
 # ---- artifacts ---------------------------------------------------------------------------------------------------
 
 

@@ -186,30 +186,6 @@ def test_a_key_of_the_host_is_made_and_any_key_revoked_by_name(tmp_path: Path) -
     assert rows("keys", "list", "--store", store)[0]["revoked"] is not None
 
 
-def test_a_backup_is_restored_whole_and_never_over_anything(here: Path, tmp_path: Path) -> None:
-    copy, back = tmp_path / "copy.db", tmp_path / "back.db"
-    call("backup", copy)
-    before = copy.read_bytes()
-    assert "1 models, and all their files" in call("restore", copy, back).stdout
-    assert copy.read_bytes() == before
-    with open_platform(back) as platform:
-        with platform.models.open_file(
-            "support/bot", 1, next(iter(platform.models.checkpoint("support/bot", 1).files))
-        ):
-            pass
-        assert platform.keys.list()
-    assert "exists; a restore never replaces anything" in call("restore", copy, back, status=1).output
-    assert "exists" in call("backup", copy, status=1).output
-
-
-def test_a_restored_backup_without_its_files_is_reported(here: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy.db"
-    call("backup", copy)
-    for kept in sorted((tmp_path / "copy.db-artifacts").rglob("*"), reverse=True):
-        kept.unlink() if kept.is_file() else kept.rmdir()
-    assert "records have lost their files" in call("restore", copy, tmp_path / "back.db", status=1).output
-
-
 def test_the_doctor_reports_each_part_and_fails_where_jobs_wait_for_no_worker(here: Path, tmp_path: Path) -> None:
     told = call("doctor").stdout
     assert "no worker is alive, and no job waits" in told
@@ -222,6 +198,7 @@ def test_the_doctor_reports_each_part_and_fails_where_jobs_wait_for_no_worker(he
     assert "fails" in call("doctor", "--store", store, status=1).stdout
 
 
+@pytest.mark.parts
 def test_old_events_are_let_go(here: Path) -> None:
     kept = call("keep", "events", 90, "--export", here / "events.jsonl", "--json")
     assert json.loads(kept.stdout) == {"events": 0, "jobs": 0}

@@ -1,7 +1,8 @@
 """Artifact stores by their addresses: a folder, or a bucket of an object store."""
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -9,7 +10,7 @@ from urllib.request import url2pathname
 from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.errors import InvalidInput
-from modelyard.part import Part, by_scheme, standard_parts
+from modelyard.part import Part, by_scheme, meant_as_address, standard_parts
 from modelyard.protocols import ArtifactStore, Randomness
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -23,11 +24,15 @@ def open_artifacts(address: str, randomness: Randomness, parts: Iterable[Part] |
     the machine. Nothing is asked of it yet. Raises `InvalidInput`, `MissingExtra`, `StoreError`.
     """
     scheme = _SCHEME.match(address)
-    if scheme is None:
+    schemes = by_scheme(standard_parts() if parts is None else parts, "artifacts")
+    if scheme is None and meant_as_address(address) is None:
+        above = os.path.dirname(os.path.abspath(address))
+        if not os.path.isdir(above):
+            msg = f"there is no folder {above}; make it first, or name an address: {_examples(schemes)}"
+            raise InvalidInput.at("artifacts", msg=msg)
         return FolderArtifacts(address, randomness)
     place = _checked(address)
-    schemes = by_scheme(standard_parts() if parts is None else parts, "artifacts")
-    match scheme[1].lower():
+    match "" if scheme is None else scheme[1].lower():
         case "file" if not place.netloc:
             return FolderArtifacts(url2pathname(place.path), randomness)
         case "memory":
@@ -35,8 +40,12 @@ def open_artifacts(address: str, randomness: Randomness, parts: Iterable[Part] |
         case named if named in schemes and place.netloc:
             opened: ArtifactStore = schemes[named][1](address, randomness)
             return opened
+    raise InvalidInput.at("artifacts", msg=f"must be {_examples(schemes)}")
+
+
+def _examples(schemes: Mapping[str, Any]) -> str:
     *first, last = (*_KNOWN, *(example for example, _ in schemes.values()))
-    raise InvalidInput.at("artifacts", msg=f"must be {', '.join(first)} or {last}")
+    return f"{', '.join(first)} or {last}"
 
 
 def _checked(address: str) -> Any:

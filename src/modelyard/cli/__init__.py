@@ -35,9 +35,6 @@ SECTIONS = {
     },
     "Store": {
         "doctor": ("modelyard.cli.upkeep:doctor", "Try every part of the platform."),
-        "backup": ("modelyard.cli.upkeep:backup", "Write a consistent copy while others work on."),
-        "restore": ("modelyard.cli.upkeep:restore", "Copy a backup back, and check it."),
-        "keep": ("modelyard.cli.upkeep:keep", "Remove what is older than so many days."),
         "sweep": ("modelyard.cli.upkeep:sweep", "Remove files that no record names."),
         "migrate": ("modelyard.cli.stores:migrate", "Bring the tables of an older version to this one."),
         "copy": ("modelyard.cli.stores:copy", "Copy every record from one store to another."),

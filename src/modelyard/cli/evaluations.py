@@ -9,14 +9,14 @@ import click
 
 from modelyard.cli.lazy_group import Group
 from modelyard.cli.names import RUN_HELP, run_named, run_title
-from modelyard.cli.terminal import StoreName, json_option, opened, show, show_fields, store_option
+from modelyard.cli.terminal import PlaceType, StoreName, json_option, opened, show, show_fields, store_option
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.report.evaluations.export import check_report_path
 from modelyard.report.numbers import id_text, ref_text, scorer_text
 
 project_option = click.option("--project", help="The project; by default that of the platform.")
 save_option = click.option(
-    "--save", type=click.Path(path_type=Path), metavar="FILE", help="Write a report: .html, .md, .xml (JUnit) or data."
+    "--save", type=PlaceType(), metavar="FILE", help="Write a report: .html, .md, .xml (JUnit) or data."
 )
 
 RUN_COLUMNS = ("run", "evaluation", "model", "project", "state", "scorer", "score", "started")
@@ -157,7 +157,7 @@ def compare_runs(
 @runs.command("report")
 @store_option
 @click.argument("run")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PlaceType())
 def report_run(store: StoreName, run: str, file: Path) -> None:
     """Write the report of RUN to FILE: .html, .md, .xml (JUnit), .jsonl or .csv."""
     with opened(store) as platform:

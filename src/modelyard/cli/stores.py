@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from modelyard.cli.lazy_group import parts_of
-from modelyard.cli.terminal import StoreName, StoreType, named_factory, printable_store, require_file, store_option
+from modelyard.cli.terminal import StoreName, StoreType, named_factory, printable_store, require_store, store_option
 from modelyard.compose import open_store, store_address
 from modelyard.domain.schema import records_of
 from modelyard.part import Part
@@ -23,7 +23,7 @@ def migrate(store: StoreName) -> None:
         raise click.UsageError("name the store itself with --store: a factory may open any")
     parts = parts_of(click.get_current_context())
     if isinstance(store, Path):
-        require_file(store)
+        require_store(store)
         open_store(store, parts=parts).close()
         click.echo(f"{store} is up to date")
         return
@@ -49,8 +49,7 @@ def copy(source: StoreName, target: StoreName) -> None:
     nothing else opens TARGET, which must be new; a copy that was interrupted continues. Files of checkpoints and
     training data are not in the store: copy the folder or the bucket of artifacts, too.
     """
-    if isinstance(source, Path):
-        require_file(source)
+    require_store(source)
     parts = parts_of(click.get_current_context())
     declared = records_of(parts)
     with closing(open_store(source, parts=parts)) as kept, closing(open_store(target, parts=[*parts, _COPY])) as copied:

@@ -14,8 +14,9 @@ import click
 from click.core import ParameterSource
 
 from modelyard.cli.lazy_group import parts_of
-from modelyard.compose import is_address, open_platform
+from modelyard.compose import is_address, open_platform, store_address
 from modelyard.errors import InvalidInput
+from modelyard.part import refuse_address
 from modelyard.platform.platform import Platform
 from modelyard.report.table import printable, text_table
 from modelyard.worker import platform_of
@@ -34,6 +35,23 @@ class StoreType(click.Path):
             return value if is_address(value, parts_of(ctx)) else super().convert(value, param, ctx)
         except InvalidInput as error:
             self.fail(error.problems[0].msg, param, ctx)
+
+
+class PlaceType(click.Path):
+    """The type of the path of what is written: no address, and in a folder that is there."""
+
+    def __init__(self, file_okay: bool = True) -> None:
+        super().__init__(file_okay=file_okay, dir_okay=not file_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            refuse_address(value, "name the path of a file" if self.file_okay else "name a folder")
+        except InvalidInput as error:
+            self.fail(error.problems[0].msg, param, ctx)
+        path: Any = super().convert(value, param, ctx)
+        if not path.absolute().parent.is_dir():
+            self.fail(f"there is no folder {path.parent}; make it first, or name another place", param, ctx)
+        return path
 
 
 STORE_HELP = "The SQLite file of the platform, or the address of its database: postgresql://host/yard"
@@ -80,22 +98,36 @@ entity_option = click.option("--entity", help="Only those of this entity.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
-def require_file(store: Path) -> None:
-    if store.exists():
-        return
-    if store == DEFAULT_STORE:
+def require_store(store: StoreName) -> None:
+    """Raise `click.ClickException` unless this is a store already: opening it would make one, which has nothing."""
+    if not isinstance(store, Path):
+        address = store_address(store, parts_of(click.get_current_context()))
+        if address is not None and not address.exists(store):
+            raise click.ClickException(
+                f"{printable_store(store)} has no store yet; `modelyard keys create` or `modelyard serve` makes one"
+            )
+    elif store == DEFAULT_STORE and not store.exists():
         raise click.ClickException(
             "there is no ./yard.db here: name a store with --store, or make one: modelyard serve"
         )
-    raise click.ClickException(f"there is no store at {store}; `modelyard serve --store {store}` makes one")
+    else:
+        require_file(store)
+
+
+def require_file(store: Path) -> None:
+    if not store.parent.is_dir():
+        raise click.ClickException(f"there is no folder {store.parent}, so there is no store at {store}")
+    if not store.exists() or not store.stat().st_size:
+        why = ": the file is empty" if store.exists() else ""
+        raise click.ClickException(f"there is no store at {store}{why}; `modelyard serve --store FILE` makes one")
 
 
 @contextmanager
 def opened(store: StoreName, must_exist: bool = True) -> Iterator[Platform]:
     """Open the platform in `store`, or that of `--factory`, for a `with` block."""
     factory = named_factory()
-    if factory is None and must_exist and isinstance(store, Path):
-        require_file(store)
+    if factory is None and must_exist:
+        require_store(store)
     with _made(factory) if factory else _opened_with_parts(store) as platform:
         yield platform
 
@@ -107,7 +139,7 @@ def _opened_with_parts(store: StoreName) -> Platform:
 def opened_or_empty(store: StoreName) -> AbstractContextManager[Platform]:
     if store == DEFAULT_STORE and named_factory() is None and not DEFAULT_STORE.exists():
         return open_platform(parts=parts_of(click.get_current_context()))
-    return opened(store, must_exist=False)
+    return opened(store)
 
 
 def _made(factory: str) -> Platform:

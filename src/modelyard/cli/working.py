@@ -101,7 +101,7 @@ def work(
         check_cluster_options(None if factory else store, isolate)
         cluster.check()
     with ExitStack() as stack:
-        platform = stack.enter_context(opened(store))
+        platform = stack.enter_context(opened(store, must_exist=isinstance(store, Path)))
         try_artifacts(platform)
         log_to_terminal(log)
         platform.prepare()

@@ -353,5 +353,6 @@ RECORDS = (
         indexes={"by_entity": Index(("entity",)), "by_project": Index(("entity", "project"))},
         sequence="seq",
         domain=("entity", "entity"),
+        texts="created_at",
     ),
 )

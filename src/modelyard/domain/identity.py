@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.frozen_fast import maker, quick_init
-from modelyard.domain.record import Index, Record, sequence_field
+from modelyard.domain.record import KEPT, Index, Record, sequence_field
 from modelyard.errors import Forbidden, InvalidInput, Problem
 
 NAME = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,128}")
@@ -262,5 +262,6 @@ RECORDS = (
         "answered_requests",
         ("id",),
         indexes={"by_age": Index((), ("answered_at",)), "by_entity": Index(("entity",))},
+        texts=KEPT,
     ),
 )

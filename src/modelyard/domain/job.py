@@ -8,7 +8,7 @@ from typing import Any, Final
 import attrs
 
 from modelyard.domain.frozen_fast import copies, quick_init
-from modelyard.domain.record import EMPTY, KEY, Index, Record, frozen_mapping, sequence_field
+from modelyard.domain.record import EMPTY, KEPT, KEY, Index, Record, digests_of, frozen_mapping, sequence_field
 from modelyard.errors import Conflict
 
 
@@ -279,10 +279,11 @@ HELD_OUT = "validation"
 """The member of a training job's spec that names the file of its held-out rows, which belongs to the job."""
 
 
-def files_of(job: Job) -> list[str]:
-    """Return the artifacts that belong to a job alone: its own data and its saved state, useless after its end."""
-    data = [one["artifact"] for one in (job.spec, job.spec.get(HELD_OUT, EMPTY)) if "artifact" in one]
-    return [*data, *(file["artifact"] for file in job.resume.values())]
+def files_of(job: Job) -> Mapping[str, str | None]:
+    """Return the artifacts that belong to a job alone, with their digests: its own data and its saved state, useless
+    after its end."""
+    data = [one for one in (job.spec, job.spec.get(HELD_OUT, EMPTY)) if "artifact" in one]
+    return digests_of([*data, *job.resume.values()])
 
 
 RECORDS = (
@@ -307,6 +308,7 @@ RECORDS = (
         sequence="seq",
         domain=(JOB, "id"),
         artifacts=files_of,
+        texts=KEPT,
     ),
     Record(
         Tenant,
@@ -336,6 +338,7 @@ RECORDS = (
         domain=(JOB, "job_id"),
         months="job_id",
         erased_with={Job: "by_job"},
+        texts=KEPT,
     ),
     Record(
         SupersededEvent,
@@ -343,6 +346,7 @@ RECORDS = (
         ("event_id", "epoch"),
         indexes={"by_event": Index(("event_id",), ("epoch",))},
         erased_with={JobEvent: "by_event"},
+        texts=KEPT,
     ),
 )
 

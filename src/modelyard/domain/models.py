@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.record import Index, Record, frozen_mapping, sequence_field
+from modelyard.domain.record import Index, Record, digests_of, frozen_mapping, sequence_field
 from modelyard.errors import InvalidInput, Problem
 
 
@@ -210,7 +210,7 @@ RECORDS = (
             "by_entity": Index(("entity",), ("created_at",)),
         },
         settings=tuple(field.name for field in attrs.fields(Checkpoint)),
-        artifacts=lambda checkpoint: (file["artifact"] for file in checkpoint.files.values()),
+        artifacts=lambda checkpoint: digests_of(checkpoint.files.values()),
     ),
     Record(
         Tombstone,
@@ -230,6 +230,7 @@ RECORDS = (
         },
         sequence="seq",
         artifacts=lambda log: (log.artifact,),
+        texts="created_at",
     ),
     Record(Retention, "retentions", ("model_id",)),
 )

@@ -16,6 +16,9 @@ KEY = "key"
 FOR_EVER = datetime(9999, 1, 1, tzinfo=UTC)
 """When something expires that does not."""
 
+KEPT = "kept"
+"""How a record's texts age that stay until they are deleted; see `Record`."""
+
 EMPTY: Mapping[Any, Any] = MappingProxyType({})
 """An empty mapping, for defaults."""
 
@@ -37,6 +40,11 @@ _LONGEST_TEXT = 2000
 def truncate_for_storage(text: str) -> str:
     """Return a string that every store can keep: bounded, and with NUL and lone surrogates escaped."""
     return text[:_LONGEST_TEXT].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def digests_of(files: Iterable[Mapping[str, Any]]) -> dict[str, str | None]:
+    """Return the digests of artifacts, each `{"artifact", "digest"}`, by their names."""
+    return {file["artifact"]: file.get("digest") for file in files}
 
 
 def sequence_field() -> int:
@@ -87,11 +95,16 @@ class Record:
     `gathered` records are added one by one, often, and hardly ever replaced or removed: a store may keep the newest
     apart, and put many into its indexes at once. Their key is the first fields of the class.
 
-    `artifacts` returns the names of the artifacts that belong to a record alone. They are removed with the record, and
-    an artifact that no record names is an orphan. Such a class needs an index over all of its records.
+    `artifacts` returns the names of the artifacts that belong to a record alone, or a mapping of them to their SHA-256
+    digests in hex. They are removed with the record, and an artifact that no record names is an orphan. Such a class
+    needs an index over all of its records.
 
     `erased_with` maps classes to a lookup of this one by the id of theirs: an index, or `KEY` for a key that is that
     id. The record is removed together with that owner.
+
+    `texts` says that the records hold what people wrote or models answered. It names the field by whose time they age:
+    older ones may be removed (`platform.keep_texts`), each with its artifacts and what is erased with it. `KEPT` are
+    texts that stay until they, or their owner, are deleted by a rule of their own.
 
     A declaration equals only itself, so that values computed from it can be cached by it.
     """
@@ -110,6 +123,7 @@ class Record:
     gathered: bool = False
     artifacts: Callable[[Any], Iterable[str]] | None = None
     erased_with: Mapping[type, str] = EMPTY
+    texts: str | None = None
 
     def __attrs_post_init__(self) -> None:
         self._check_names()
@@ -168,6 +182,8 @@ class Record:
         if self.artifacts and self.total_index is None:
             raise TypeError(f"{self.cls.__name__} names artifacts, so it needs an index over all records")
         lacking = {*self.erased_with.values()} - {*self.indexes, KEY}
+        if self.texts not in (None, KEPT, *(field.name for field in attrs.fields(self.cls))):
+            raise TypeError(f"{self.cls.__name__} has no field {self.texts!r} by which its texts age")
         if lacking:
             raise TypeError(f"{self.cls.__name__} is erased by {sorted(lacking)}, which is no index of it")
 

@@ -10,7 +10,7 @@ import attrs
 from modelyard.domain.completion import Choice, FinishReason, Message, Role, TokenLogprob, Tool
 from modelyard.domain.job import Job, JobProgress, JobStatus
 from modelyard.domain.models import ARTIFACT_NAME
-from modelyard.domain.record import Index, Record, frozen_mapping
+from modelyard.domain.record import KEPT, Index, Record, frozen_mapping
 from modelyard.errors import InvalidInput
 
 
@@ -290,6 +290,7 @@ RECORDS = (
             "by_digest": Index(("entity", "project", "name", "digest"), ("version",)),
             "by_entity": Index(("entity",), ("created_at",)),
         },
-        artifacts=lambda dataset: (dataset.artifact,),
+        artifacts=lambda dataset: {dataset.artifact: dataset.digest},
+        texts=KEPT,
     ),
 )

@@ -8,6 +8,7 @@ from modelyard.parts.embeddings.service import Embeddings
 from modelyard.parts.fine_tuning.service import FineTuning
 from modelyard.parts.metrics.service import Metrics
 from modelyard.parts.responses.service import Responses
+from modelyard.parts.retention.service import KeepEvents, KeepLedger, KeepRuns, KeepTexts
 from modelyard.parts.shares.service import Shares
 from modelyard.parts.tinker.service import TrainingRuns
 from modelyard.parts.torch.service import AddBaseModel, ListBaseModels
@@ -48,6 +49,15 @@ class StandardResources:
     """Training jobs in the words of fine-tuning services."""
     metrics: Metrics
     """Figures for Prometheus. Only the host may use it."""
+
+    keep_events: KeepEvents
+    """Remove the events of jobs that ended long ago."""
+    keep_ledger: KeepLedger
+    """Remove old rows of the ledger."""
+    keep_runs: KeepRuns
+    """Remove old evaluation runs."""
+    keep_texts: KeepTexts
+    """Remove old texts: stored completions, responses, traces, logs and files."""
 
     add_base_model: AddBaseModel
     """Offer a causal language model in a local folder, and train on it."""

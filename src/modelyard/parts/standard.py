@@ -41,6 +41,8 @@ STANDARD: Sequence[Part] = (
     _standard("torch", "engine"),
     _standard("upstream"),
     _standard("scripted"),
+    _standard("retention"),
+    _standard("backups"),
     _standard("postgres", "upkeep"),
     _standard("objects"),
     _standard("clusters"),

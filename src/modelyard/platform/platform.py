@@ -1,7 +1,7 @@
 """The platform: its resources as one principal sees them, and its lifetime."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from modelyard import process_identity
@@ -9,7 +9,7 @@ from modelyard.domain import worker
 from modelyard.domain.identity import Principal, check_name, require_host
 from modelyard.errors import InvalidInput
 from modelyard.part import Notes, Site
-from modelyard.platform.artifacts import Spool, artifacts_folder
+from modelyard.platform.artifacts import Spool
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.chat.booked_request import Tracing
 from modelyard.platform.chat.service import Chat
@@ -21,7 +21,7 @@ from modelyard.platform.keys import sessions as browser
 from modelyard.platform.meters import Meters
 from modelyard.platform.models import service as model
 from modelyard.platform.opened_with import Lifetime, OpenedWith
-from modelyard.platform.operations import erasure, event_retention, ledger_retention, run_retention
+from modelyard.platform.operations import erasure, files
 from modelyard.platform.operations import health as health_service
 from modelyard.platform.operations import orphans as sweep_service
 from modelyard.platform.runtime import Runtime
@@ -192,50 +192,23 @@ class Platform(OpenedWith, StandardResources):
         executor = executor or self._life.executor(concurrency)
         return worker_service.Worker(self._runtime, executor, concurrency, capacity)
 
-    def backup(self, path: str | os.PathLike[str]) -> None:
+    def backup(self, path: str | os.PathLike[str]) -> "Sequence[files.FileFault]":
         """Write a consistent copy, the store to `path` and artifacts next to it, while others continue to work.
 
-        Artifacts never change, so they are copied before the store, and those that were added meanwhile after it.
-        Raises `FileExistsError` if `path` exists, `StorageFull`, `StoreError`.
+        Returns the records that have lost their files in the store itself; each other one has its files in the copy.
+        Raises `FileExistsError` if `path` exists, `InvalidInput`, `StorageFull`, `StoreError`.
         """
         self._require_host()
-        if os.path.lexists(path):
-            raise FileExistsError(f"{os.fspath(path)} exists; a backup never replaces a file")
-        self._runtime.artifacts.backup(artifacts_folder(path))
-        self._runtime.store.backup(os.fspath(path))
-        self._runtime.artifacts.backup(artifacts_folder(path))
+        return files.back_up(self._runtime, os.fspath(path))
 
-    def delete_entity(self, entity: str) -> int:
+    def delete_entity(self, entity: str, *, keep_ledger: bool = False) -> int:
         """Delete all data of one entity for ever, its keys, models, jobs, runs and ledger with them.
 
-        Returns how many records were deleted. Running jobs are cancelled first. Safe to call again after a crash.
+        `keep_ledger` keeps the rows of its ledger and their totals, which have no texts, for its invoices. Returns how
+        many records were deleted. Running jobs are cancelled first. Safe to call again after a crash.
         """
         self._require_host()
-        return erasure.erase_entity(self._runtime, check_name(entity, "entity"))
-
-    def keep_events(self, days: float, export: str | os.PathLike[str] | None = None) -> "event_retention.RemovedEvents":
-        """Remove the events of jobs that ended more than so many days ago. The jobs and their results stay.
-
-        They are first appended to the file `export`, one JSON object a line, if that is given. Raises `InvalidInput`.
-        """
-        self._require_host()
-        return event_retention.keep_events(self._runtime, days, export)
-
-    def keep_ledger(self, days: float, export: str | os.PathLike[str] | None = None) -> int:
-        """Remove the rows of the ledger that were booked more than so many days ago. Totals and budgets stay.
-
-        They are first appended to the file `export`, as events are. Returns how many. Raises `InvalidInput`.
-        """
-        self._require_host()
-        return ledger_retention.keep_ledger(self._runtime, days, export)
-
-    def keep_runs(self, days: float, export: str | os.PathLike[str] | None = None) -> "run_retention.RemovedRuns":
-        """Delete the evaluation runs that ended more than so many days ago, with their predictions and scores.
-
-        They are first appended to the file `export`, as events are. Raises `InvalidInput`.
-        """
-        self._require_host()
-        return run_retention.keep_runs(self._runtime, self.evaluations.runs, days, export)
+        return erasure.erase_entity(self._runtime, check_name(entity, "entity"), keep_ledger)
 
     def sweep(self, grace: float = 15 * 60.0) -> "sweep_service.OrphanReport":
         """Remove artifacts that no record names, which a crash may leave, and find the records whose artifacts are

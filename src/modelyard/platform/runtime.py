@@ -191,8 +191,7 @@ class Runtime:
     `parts` are the optional parts, and `records` the declarations of all records, theirs too. `listeners` are those of
     their functions that are called in the transactions in which something happens.
 
-    `project` is meant where none is named.
-
+    `project` is meant where none is named. `open_copy` opens a file of records and a folder of artifacts, for a look.
     """
 
     store: Store
@@ -205,6 +204,7 @@ class Runtime:
     observer: Observer | None
     settings: Settings
     project: str = "default"
+    open_copy: Callable[[str, str], tuple[Store, ArtifactStore]] = attrs.field(default=None, eq=False, repr=False)
     parts: Sequence[Part] = attrs.field(factory=standard_parts, eq=False, repr=False)
     records: Sequence[Record] = attrs.field(init=False, eq=False, repr=False)
     listeners: "Sequence[Callable[[Runtime, Tx, object], None]]" = attrs.field(init=False, eq=False, repr=False)

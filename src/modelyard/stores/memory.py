@@ -1,6 +1,7 @@
 """Records in memory, with the same guarantees as on disk except durability."""
 
 from collections.abc import Callable, Mapping, Sequence
+from heapq import nlargest, nsmallest
 from threading import Lock, get_ident
 from typing import Any, Never, TypeVar
 
@@ -162,6 +163,12 @@ class _MemorySnapshot:
             raise ValueError(f"the limit {limit} is negative")
         rows = table.rows
         return [rows[key] for key in table.listing(index).keys(where, after, limit, descending)]
+
+    def scan(self, cls: type[R], after: tuple[object, ...] | None, limit: int, descending: bool = False) -> list[R]:
+        """Return up to `limit` records in the order of their keys, after the key `after`."""
+        rows = self._tables[cls].rows
+        keys = rows if after is None else [key for key in rows if (key < after if descending else key > after)]
+        return [rows[key] for key in (nlargest if descending else nsmallest)(limit, keys)]
 
     def select(
         self,

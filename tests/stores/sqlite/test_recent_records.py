@@ -141,7 +141,7 @@ def test_few_records_are_kept(store: SqliteStore, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(recent_records, "_MOST", 5)
     for number in range(12):
         store.transact(lambda tx, n=str(number): (tx.add(Counter(n)), tx.replace(Counter(n, 1))))  # type: ignore[misc]
-    assert len(store._writer._recent._kept) <= 5
+    assert len(store._writer.recent._kept) <= 5
 
 
 def test_few_records_are_kept_for_one_transaction(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_few_records_are_kept_for_one_transaction(store: SqliteStore, monkeypatc
 
     def replace_all(tx: Tx) -> None:
         tasks = [tx.get(Task, name) for name in names]
-        assert len(store._writer._recent._passing) <= 5
+        assert len(store._writer.recent._passing) <= 5
         for task in tasks:
             tx.replace(attrs.evolve(task, state="done"))
 

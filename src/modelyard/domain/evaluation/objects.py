@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 
 import attrs
 
-from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
+from modelyard.domain.record import EMPTY, KEPT, Index, Record, frozen_mapping, sequence_field
 from modelyard.errors import Problem
 
 
@@ -197,5 +197,6 @@ RECORDS = (
         },
         sequence="seq",
         artifacts=lambda version: () if version.rows_artifact is None else (version.rows_artifact,),
+        texts=KEPT,
     ),
 )

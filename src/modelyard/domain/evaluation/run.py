@@ -10,7 +10,7 @@ import attrs
 
 from modelyard.domain.canonical import canonical_json
 from modelyard.domain.frozen_fast import quick_init
-from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
+from modelyard.domain.record import EMPTY, KEPT, Index, Record, frozen_mapping, sequence_field
 from modelyard.errors import Conflict, InvalidInput, RunAlreadyFinished
 
 MAX_REASON = 2000
@@ -303,6 +303,7 @@ RECORDS = (
             "by_model": Index(("model",)),
         },
         sequence="seq",
+        texts=KEPT,
     ),
     Record(
         Prediction,
@@ -318,6 +319,7 @@ RECORDS = (
             "by_entity": Index(("entity",), ("project",)),
         },
         sequence="seq",
+        texts=KEPT,
     ),
     Record(
         Score,
@@ -335,5 +337,6 @@ RECORDS = (
             "by_entity": Index(("entity",), ("project",)),
         },
         sequence="seq",
+        texts=KEPT,
     ),
 )

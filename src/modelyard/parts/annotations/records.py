@@ -10,7 +10,7 @@ import attrs
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.job import Job
 from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.record import KEY, Index, Record
+from modelyard.domain.record import KEPT, KEY, Index, Record
 from modelyard.errors import InvalidInput, Problem
 
 MAX_TAGS = 50
@@ -98,5 +98,6 @@ RECORDS = (
             "by_kind": Index(("entity", "kind")),
         },
         erased_with={Job: KEY, EvaluationRun: KEY, Model: KEY, Checkpoint: KEY},
+        texts=KEPT,
     ),
 )

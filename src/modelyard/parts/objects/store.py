@@ -61,7 +61,9 @@ class ObjectArtifacts:
 
         Raises `StorageFull`, `StoreError`, and what `chunks` raises; then nothing remains of the bytes.
         """
-        name = self._new_name()
+        return self._put(self._new_name(), chunks)
+
+    def _put(self, name: str, chunks: Iterable[bytes]) -> StoredArtifact:
         size, digest = 0, hashlib.sha256()
         writer = self._ask(name, obstore.open_writer, name, buffer_size=self._part, max_concurrency=_PARALLEL)
         try:
@@ -77,6 +79,10 @@ class ObjectArtifacts:
                 self._discard(name)
             raise
         return StoredArtifact(name, size, digest.hexdigest())
+
+    def put_as(self, name: str, chunks: Iterable[bytes]) -> str:
+        """Store bytes under a name that another store has given, and return their SHA-256 in hex. Raises as `put`."""
+        return self._put(name, chunks).digest
 
     def _discard(self, name: str) -> None:
         """Remove the parts of an upload that failed; what cannot be removed now is swept later."""

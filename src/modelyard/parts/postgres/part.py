@@ -29,12 +29,18 @@ def _migrate(address: str, records: "Sequence[Record]", changes: "Sequence[Schem
     return migrate(address, records, changes=changes)
 
 
+def _exists(address: str) -> bool:
+    from modelyard.parts.postgres.store import has_store
+
+    return has_store(address)
+
+
 def _upkeep(runtime: "Runtime") -> None:
     add_months = getattr(runtime.store, "add_months", None)
     if add_months is not None:
         add_months()
 
 
-_DATABASE = StoreAddress("postgresql://host/database", _open, _migrate)
+_DATABASE = StoreAddress("postgresql://host/database", _open, _migrate, _exists)
 
 PART = Part("postgres", stores={"postgresql": _DATABASE, "postgres": _DATABASE}, upkeep=_upkeep)

@@ -41,7 +41,7 @@ def open_schema(connection: Any, schema: str, plans: Mapping[type, RecordPlan], 
     """
     with connection.transaction():
         connection.execute(LOCK, (lock_key(schema, "schema"),))
-        new = not _has_table(connection, schema, MIGRATIONS)
+        new = not has_table(connection, schema, MIGRATIONS)
         if new:
             _create(connection, schema)
         unknown_changes(_names(connection, schema), changes)
@@ -165,7 +165,8 @@ def _unchanged(connection: Any, schema: str, changes: Sequence[SchemaChange]) ->
     return f"{newest} = {number}"
 
 
-def _has_table(connection: Any, schema: str, table: str) -> bool:
+def has_table(connection: Any, schema: str, table: str) -> bool:
+    """Return whether the schema has a table."""
     found: bool = connection.execute(_EXISTS, (f'"{schema}"."{table}"',)).fetchone()[0]
     return found
 

@@ -27,7 +27,7 @@ from modelyard.parts.postgres.connections import Connector, ReadPool
 from modelyard.parts.postgres.notices import Notices
 from modelyard.parts.postgres.pages import Row
 from modelyard.parts.postgres.rows import plans_of
-from modelyard.parts.postgres.schema import COMMITS, migrate_schema, open_schema, other_tables
+from modelyard.parts.postgres.schema import COMMITS, MIGRATIONS, has_table, migrate_schema, open_schema, other_tables
 from modelyard.parts.postgres.tx import PostgresTx
 from modelyard.parts.postgres.writer import GroupWriter
 
@@ -36,6 +36,7 @@ R = TypeVar("R")
 
 _MOST_READERS = 8
 _MIGRATION_PATIENCE = 60.0
+_LOOKING_PATIENCE = 10.0
 _DAY = 86_400.0
 _STRAY = (
     "{} has records of a month, from {} on, since no process was there to give it a partition: they are removed row by"
@@ -227,6 +228,13 @@ def migrate(
     plans = plans_of(records, schema)
     return Connector(address, patience=_MIGRATION_PATIENCE).patiently(
         lambda connection: migrate_schema(connection, schema, plans, changes), again=False
+    )
+
+
+def has_store(address: str, schema: str = "modelyard") -> bool:
+    """Return whether a database has the tables of a store. Raises `StoreBusy`, `StoreError`."""
+    return Connector(address, patience=_LOOKING_PATIENCE).patiently(
+        lambda connection: has_table(connection, schema, MIGRATIONS), again=True
     )
 
 

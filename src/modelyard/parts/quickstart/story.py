@@ -10,6 +10,7 @@ import attrs
 import click
 
 from modelyard import examples
+from modelyard.cli.terminal import PlaceType
 from modelyard.compose import open_platform
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.promotion import NotWorse
@@ -55,7 +56,7 @@ TEMPTING = RewardPlan(brevity, rounds=6, questions=16, learning_rate=4e-5)
 
 
 @click.command()
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path("quickstart"))
+@click.argument("folder", type=PlaceType(file_okay=False), default=Path("quickstart"))
 def quickstart(folder: Path) -> None:
     """Fine-tune, reinforce and evaluate a small model, in seconds.
 

@@ -108,5 +108,6 @@ RECORDS = (
         },
         sequence="seq",
         domain=("entity", "entity"),
+        texts="created_at",
     ),
 )

@@ -3,14 +3,14 @@
 The values of training itself are in `domain.training_run`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 import attrs
 
-from modelyard.domain.record import EMPTY, FOR_EVER, Index, Record, frozen_mapping, sequence_field
+from modelyard.domain.record import EMPTY, FOR_EVER, KEPT, Index, Record, digests_of, frozen_mapping, sequence_field
 
 COMMANDS_JOB = "commands"
 """The kind of the jobs of this part."""
@@ -211,9 +211,9 @@ def run_of(future_id: str) -> str:
     return future_id.rpartition(":")[0]
 
 
-def artifacts_in(*kept: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of the artifacts that hold bytes of a record (`parts.tinker.payloads`)."""
-    return (one["artifact"] for one in kept if "artifact" in one)
+def artifacts_in(*kept: Mapping[str, Any]) -> Mapping[str, str | None]:
+    """Return the artifacts that hold bytes of a record (`parts.tinker.payloads`), with their digests."""
+    return digests_of(one for one in kept if "artifact" in one)
 
 
 RECORDS = (
@@ -241,6 +241,7 @@ RECORDS = (
             "by_entity": Index(("entity",), ("run_id", "number")),
         },
         artifacts=lambda command: artifacts_in(command.body, command.answer),
+        texts=KEPT,
     ),
     Record(
         RunWeights,
@@ -253,7 +254,7 @@ RECORDS = (
             "by_expiry": Index(("entity",), ("expires_at",)),
         },
         sequence="seq",
-        artifacts=lambda weights: (file["artifact"] for file in weights.state.values()),
+        artifacts=lambda weights: digests_of(weights.state.values()),
     ),
     Record(
         SamplingSession,
@@ -269,5 +270,6 @@ RECORDS = (
         indexes={"all": Index(()), "by_entity": Index(("entity",))},
         sequence="seq",
         artifacts=lambda sample: artifacts_in(sample.answer),
+        texts=KEPT,
     ),
 )

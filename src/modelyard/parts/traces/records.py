@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.evaluation.objects import ObjectRef, RefKind
-from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
+from modelyard.domain.record import EMPTY, KEPT, Index, Record, frozen_mapping, sequence_field
 
 ANSWERS = ("chat.completion", "chat.completion.chunk", "text_completion", "response")
 """What the member `object` of a model's answer says, in the formats whose `id` is that of a ledger entry."""
@@ -206,6 +206,7 @@ RECORDS = (
             "by_age": Index((), ("started_at",)),
         },
         sequence="seq",
+        texts="started_at",
     ),
     Record(
         Feedback,
@@ -217,8 +218,9 @@ RECORDS = (
             "by_ref": Index(("entity", "project", "ref")),
         },
         sequence="seq",
+        texts="created_at",
     ),
-    Record(TracedRow, "traced_rows", _BY_DIGEST, indexes={"by_entity": Index(("entity",))}),
+    Record(TracedRow, "traced_rows", _BY_DIGEST, indexes={"by_entity": Index(("entity",))}, texts=KEPT),
     *(
         Record(
             cls,
@@ -226,6 +228,7 @@ RECORDS = (
             _BY_DIGEST,
             indexes={"by_entity": Index(("entity",)), "all": Index(())},
             artifacts=lambda kept: (kept.artifact,),
+            texts=KEPT,
         )
         for cls, table in ((TracedTable, "traced_tables"), (TracedFile, "traced_files"))
     ),

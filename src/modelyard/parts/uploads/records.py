@@ -4,7 +4,7 @@ from datetime import datetime
 
 import attrs
 
-from modelyard.domain.record import Index, Record
+from modelyard.domain.record import KEPT, Index, Record
 
 
 @attrs.frozen
@@ -45,6 +45,7 @@ RECORDS = (
         ("id",),
         unique={"file": ("file_secret",), "manifest": ("manifest_secret",)},
         indexes={"by_entity": Index(("entity",), ("created_at",)), "by_age": Index((), ("created_at",))},
-        artifacts=lambda upload: () if upload.artifact is None else (upload.artifact,),
+        artifacts=lambda upload: {} if upload.artifact is None else {upload.artifact: upload.digest},
+        texts=KEPT,
     ),
 )

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import attrs
 
-from modelyard.domain.record import Index, Record, sequence_field
+from modelyard.domain.record import KEPT, Index, Record, sequence_field
 
 
 class WebhookEvent(StrEnum):
@@ -105,5 +105,6 @@ RECORDS = (
         sequence="seq",
         domain=("entity", "entity"),
         erased_with={WebhookEndpoint: "by_endpoint"},
+        texts=KEPT,
     ),
 )

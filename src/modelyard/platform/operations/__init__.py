@@ -2,4 +2,4 @@
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "erasure", "event_retention", "health", "ledger_retention", "orphans", "run_retention")
+defer_modules(__name__, "erasure", "files", "health", "orphans")

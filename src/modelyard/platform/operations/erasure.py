@@ -7,6 +7,7 @@ from modelyard.domain import promotion as alias
 from modelyard.domain.identity import Principal, Scope
 from modelyard.domain.models import Model
 from modelyard.domain.record import Record
+from modelyard.domain.usage import LedgerEntry, UsageTotal
 from modelyard.platform.catalogue.offered_models import trained_offers
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.models.service import Models
@@ -18,8 +19,8 @@ from modelyard.protocols import Tx
 BATCH = 200
 
 
-def erase_entity(runtime: Runtime, entity: str) -> int:
-    """Delete every record of `entity` and its files. Returns how many records were deleted.
+def erase_entity(runtime: Runtime, entity: str, keep_ledger: bool = False) -> int:
+    """Delete every record of `entity` and its files, or all but its ledger. Returns how many records were deleted.
 
     Catalogue entries that its models answer are unregistered first. Then aliases are removed, then models, by
     `Models.delete`, which cancels their jobs. Every step can be repeated after a crash. Raises `StoreError` if the
@@ -33,9 +34,11 @@ def erase_entity(runtime: Runtime, entity: str) -> int:
     while found := runtime.store.read(lambda snapshot: snapshot.page(Model, "by_entity", entity)):
         for model in found:
             models.delete(model.id)
+    kept = (LedgerEntry, UsageTotal) if keep_ledger else ()
     for record in runtime.records:
-        if "by_entity" in record.indexes:
+        if "by_entity" in record.indexes and record.cls not in kept:
             removed += _erase_all(runtime, record, entity)
+    runtime.store.sync()
     return removed
 
 

@@ -1,20 +1,21 @@
 """Health: a quick check, and a check of every part (specification 4.3)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
 import attrs
 
-from modelyard.domain.identity import Principal
+from modelyard.domain.identity import Principal, require_host
 from modelyard.domain.job import Job, QueueState
 from modelyard.errors import ModelyardError, NoWorker
 from modelyard.lazy import log
 from modelyard.platform.jobs.announced import live_workers
+from modelyard.platform.operations import files
 from modelyard.platform.operations.readiness import Looks, Readiness, readiness
 from modelyard.platform.runtime import Runtime
-from modelyard.protocols import Snapshot
+from modelyard.protocols import Snapshot, VerifiableStore
 from modelyard.version import __version__
 
 T = TypeVar("T")
@@ -87,10 +88,13 @@ class Health:
         self._runtime.artifacts.check()
         self._runtime.require_room()
 
-    def system_check(self) -> SystemCheck:
-        """Check every part. A failure is reported, not raised; the worker's check fails if none is alive."""
+    def system_check(self, deep: bool = False) -> SystemCheck:
+        """Check every part. A failure is reported, not raised; the worker's check fails if none is alive.
+
+        A `deep` check reads all of the store, where it is a file, for damage.
+        """
         api, _ = self._tried(self.check)
-        store, facts = self._tried(self._runtime.store.check)
+        store, facts = self._tried(partial(self._check_store, deep))
         artifacts, _ = self._tried(self.check_artifacts)
         worker, workers = self._tried(self._count_workers)
         queue, oldest = self._tried(lambda: self._runtime.store.read(_oldest_queued))
@@ -109,6 +113,16 @@ class Health:
             oldest_queued_s=self._age(oldest),
             workers=workers or 0,
         )
+
+    def check_files(self) -> "list[files.FileFault]":
+        """Read every file that a record names; return the records that have lost theirs, or have others."""
+        require_host(self._principal)
+        return files.file_faults(self._runtime)
+
+    def _check_store(self, deep: bool) -> Mapping[str, object]:
+        if deep and isinstance(self._runtime.store, VerifiableStore):
+            self._runtime.store.verify()
+        return self._runtime.store.check()
 
     def _tried(self, part: Callable[[], T]) -> tuple[CheckResult, T | None]:
         clock = self._runtime.clock

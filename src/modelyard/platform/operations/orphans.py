@@ -113,7 +113,7 @@ def _look(runtime: Runtime, shards: NameShards) -> Sequence[JobProgress]:
     """
     for name in runtime.artifacts.names():
         shards.add(name, *KEPT)
-    for record in _naming(runtime):
+    for record in naming_records(runtime):
         for name in artifacts_of(record):
             shards.add(name, NAMED, type(record).__name__, record.id, record.entity)
     running = tuple(iter_index_live(runtime, JobProgress, "by_held", True))
@@ -123,7 +123,7 @@ def _look(runtime: Runtime, shards: NameShards) -> Sequence[JobProgress]:
     return running
 
 
-def _naming(runtime: Runtime) -> Iterator[Any]:
+def naming_records(runtime: Runtime) -> Iterator[Any]:
     """Yield the records that name artifacts. An ended job that cannot be resumed owns none any more."""
     for record in runtime.records:
         if record.artifacts is not None and record.cls is not Job:

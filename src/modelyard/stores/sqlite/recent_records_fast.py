@@ -24,6 +24,7 @@ class RecentRecords:
 
     SQLite counts the commits of other connections (`PRAGMA data_version`); the count is read once in a transaction, and
     only where it matters. `begin` must be called when one begins, and `forget` where one was undone, even in part.
+    `removed_texts` is whether records with texts were removed, which the log may still have (`Record.texts`).
     """
 
     def __init__(self, execute: Callable[..., Any]) -> None:
@@ -32,6 +33,7 @@ class RecentRecords:
         self._passing: dict[Place, Any] = {}
         self._version: int | None = None
         self._current = False
+        self.removed_texts = False
 
     def begin(self) -> None:
         """Forget what was kept for the last transaction; what is kept for longer is checked when it is first found."""

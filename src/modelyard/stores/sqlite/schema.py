@@ -5,6 +5,8 @@ and then the declared tables that it never had. Check and change are one transac
 one file at the same moment.
 """
 
+import sys
+import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -46,23 +48,49 @@ def all_changes(changes: Iterable[SchemaChange], migrations: Iterable[Migration]
 
 
 def refuse_unfit(connection: Any, changes: Sequence[Change]) -> None:
-    """Raise unless this file is empty, or ours, intact and not newer than this version. Changes nothing.
+    """Raise unless this file is empty, or ours and not newer than this version. Changes nothing.
 
-    Raises `StoreCorrupt` or `StoreTooNew`.
+    It reads what describes the file, and none of its records: a damaged page is found where it is read, and by
+    `verify`. Raises `StoreCorrupt` or `StoreTooNew`.
     """
     if _is_empty(connection):
         return
     if fetch_value(connection, "PRAGMA application_id") != APPLICATION_ID:
         raise StoreCorrupt("the file is a database of another application")
     unknown_changes(_names(connection), changes)
-    verdict = fetch_value(connection, "PRAGMA quick_check(1)")
+
+
+def verify(connection: Any) -> None:
+    """Read the whole file. Raises `StoreCorrupt`."""
+    verdict = fetch_value(connection, "PRAGMA integrity_check(1)")
     if verdict != "ok":
-        raise StoreCorrupt(f"the file is damaged: {verdict}; restore a backup")
+        raise StoreCorrupt(f"the file is damaged: {verdict.splitlines()[-1]}; restore a backup")
+
+
+class _NoFrames:
+    """Hides the libraries of data frames, which take longer to load than a file to open, from the imports of one
+    thread."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name in ("pandas", "numpy") and threading.get_ident() == self._thread:
+            raise ModuleNotFoundError(name)
+
+
+def _sqlite_utils() -> Any:
+    hiding: Any = _NoFrames()
+    sys.meta_path.insert(0, hiding)
+    try:
+        return import_module("sqlite_utils")
+    finally:
+        sys.meta_path.remove(hiding)
 
 
 def migrate(connection: Any, plans: Iterable[StatementPlan], changes: Sequence[Change]) -> None:
     """Give the file the declared schema, within a write transaction. Raises as `refuse_unfit` does."""
-    database = import_module("sqlite_utils").Database(connection, execute_plugins=False, recursive_triggers=False)
+    database = _sqlite_utils().Database(connection, execute_plugins=False, recursive_triggers=False)
     plans, new = [*plans], _is_empty(connection)
     if new:
         _create(database)

@@ -30,6 +30,7 @@ from modelyard.stores.sqlite.schema import (
     refuse_unfit,
     set_version,
     up_to_date,
+    verify,
 )
 from modelyard.stores.sqlite.tx import SqliteTx
 from modelyard.stores.sqlite.writer import Writer
@@ -40,6 +41,8 @@ T = TypeVar("T")
 _REMEMBERED = 0.9
 """Seconds for which the version of settings is remembered where no notice comes: another process may have died before
 it could post one."""
+_LOG_PATIENCE = 0.5
+"""Seconds for which a sync that empties the log waits for others."""
 _STRICT_TABLES = (3, 37, 0)
 _WAL_RESET_FIXED = (3, 51, 3)
 
@@ -50,9 +53,9 @@ class SqliteStore:
     `durability` is what an acknowledged record survives: "power" (the default) or only the death of the "process".
     `patience` is how many seconds a call waits for another process before it raises `StoreBusy`. `clock` is where
     `Snapshot.time` comes from. Opening creates a
-    missing file, migrates an older one, and raises `StoreCorrupt` or `StoreTooNew` for a foreign, damaged or newer one,
-    which it leaves unchanged. `changes` are those of the tables of `records` since the first version; `migrations` are
-    changes of files that this store alone has.
+    missing file, migrates an older one, and raises `StoreCorrupt` or `StoreTooNew` for a foreign, truncated or newer
+    one, which it leaves unchanged. A damaged page is found when it is read, and by `verify`. `changes` are those of the
+    tables of `records` since the first version; `migrations` are changes of files that this store alone has.
 
         with contextlib.closing(SqliteStore("yard.db", RECORDS)) as store:
             store.transact(lambda tx: tx.add(model))
@@ -167,14 +170,29 @@ class SqliteStore:
         }
 
     def sync(self) -> None:
-        """Bring to the disk what steps that were not durable have written."""
+        """Bring to the disk what steps that were not durable have written, and take removed texts out of the log."""
         self.transact(self._touch)
+        if self._writer.recent.removed_texts:
+            self._truncate_log()
+
+    def _truncate_log(self) -> None:
+        """Empty the log, unless another process is in the way: the next sync tries again."""
+        self._writer.recent.removed_texts = False
+        with naming(self.path), closing(connect(self.path, "rw", _LOG_PATIENCE)) as connection:
+            if fetch_value(connection, "PRAGMA wal_checkpoint(TRUNCATE)"):
+                self._writer.recent.removed_texts = True
 
     def other_tables(self) -> Sequence[str]:
         """Return the names of tables with records that are not declared, such as those of a part that is not open."""
         self._refuse_misuse()
         with naming(self.path), closing(connect(self.path, "ro", self._patience)) as connection:
             return other_tables(connection, self._plans.values())
+
+    def verify(self) -> None:
+        """Read the whole file. Raises `StoreCorrupt` if a page is damaged, or an index has not what its table has."""
+        self._refuse_misuse()
+        with naming(self.path), closing(connect(self.path, "ro", self._patience)) as connection:
+            verify(connection)
 
     def backup(self, path: str) -> None:
         """Copy the file in its current state. Raises `FileExistsError` or `StoreError`."""
@@ -240,6 +258,7 @@ def _migrate(
     connection: Any, fair_lock: FairLock, plans: Mapping[type, StatementPlan], changes: Sequence[Change]
 ) -> None:
     connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA secure_delete=ON")  # many builds have it by default: what is removed is overwritten
     connection.execute("PRAGMA fullfsync=ON")  # on macOS; elsewhere it means nothing
     connection.execute("PRAGMA checkpoint_fullfsync=ON")
     if fair_lock.enter(lambda: up_to_date(connection, plans.values(), changes)):

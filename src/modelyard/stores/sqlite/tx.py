@@ -245,6 +245,8 @@ class SqliteTx(SqliteSnapshot):
             raise RecordNotFound(f"no {cls.__name__} {key}")
         if plan.settings:
             self._count_settings()
+        if plan.record.texts:
+            self._recent.removed_texts = True
         self._recent.drop((plan, bound))
 
     def take(self, cls: type[R], index: str, *where: object) -> R | None:

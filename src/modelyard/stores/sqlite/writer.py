@@ -48,7 +48,7 @@ class Writer:
         self._connection = connection
         self._execute = connection.cursor().execute
         self._begin = partial(self._execute, "BEGIN IMMEDIATE")
-        self._recent = RecentRecords(self._execute)
+        self.recent = RecentRecords(self._execute)
         self._plans = plans
         self._clock = clock
         self._fair_lock = fair_lock
@@ -93,7 +93,7 @@ class Writer:
         Without `wait` the step is not run, and None returned, where `run` would leave its call unsettled. Raises what
         the step raises, or `StoreError`.
         """
-        tx = SqliteTx(self._execute, self._plans, self._clock, self._recent)
+        tx = SqliteTx(self._execute, self._plans, self._clock, self.recent)
         try:
             if not self._begin_transaction(durable, wait):
                 return None
@@ -143,7 +143,7 @@ class Writer:
             if not wait:
                 return False
             self._fair_lock.enter(self._begin, since)
-        self._recent.begin()
+        self.recent.begin()
         return True
 
     def _run_together(self, group: Sequence[PendingStep[Any]], wait: bool) -> float:
@@ -152,7 +152,7 @@ class Writer:
         wrote = False
         topics: set[str] = set()
         for call in group:
-            tx = SqliteTx(self._execute, self._plans, self._clock, self._recent)
+            tx = SqliteTx(self._execute, self._plans, self._clock, self.recent)
             self._attempt(call, tx)
             if call.error is None:
                 wrote = wrote or tx.dirty
@@ -222,7 +222,7 @@ class Writer:
     def _roll_back(self, wrote: bool = True) -> None:
         """End an open transaction, of which nothing stays."""
         if wrote:
-            self._recent.forget()
+            self.recent.forget()
         if self._connection.in_transaction:
             with contextlib.suppress(SqliteError):  # the transaction is gone either way
                 self._execute("ROLLBACK")

@@ -11,9 +11,11 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
+from click.testing import CliRunner
 
 from disturbed_server import Server, artifacts_in, uploads
 from modelyard import Example, Message, Role, open_platform
+from modelyard.cli import main
 from modelyard.errors import Conflict
 from modelyard.parts.objects import direct
 from modelyard.parts.objects.store import ObjectArtifacts
@@ -129,3 +131,30 @@ def test_a_platform_keeps_all_its_files_in_a_bucket(server: Server, bucket: str,
     assert not (tmp_path / "yard.db-artifacts").exists()
     with open_platform(tmp_path / "copy.db") as copy:
         copy.chat.complete(model="local/p/m", messages="ping")
+
+
+def test_a_backup_of_a_bucket_is_restored_to_another_and_its_files_are_compared(
+    server: Server, bucket: str, address: str, tmp_path: Path
+) -> None:
+    rows = [Example((Message(Role.USER, "ping"), Message(Role.ASSISTANT, "pong")))] * 4
+    store, copy, back, place = tmp_path / "yard.db", tmp_path / "copy.db", tmp_path / "back.db", f"{address}-restored"
+    with open_platform(store, artifacts=address) as platform:
+        model = platform.models.create("m", project="p", base_model="tabular-mini")
+        platform.training.sft(model.id, rows).wait()
+
+    def call(*words: object, status: int = 0) -> str:
+        done = CliRunner().invoke(main, [str(word) for word in words])
+        assert done.exit_code == status, (done.output, done.exception)
+        return done.output
+
+    call("backup", "--store", store, "--artifacts", address, copy)
+    assert "1 files, each compared with the backup" in call("restore", copy, back, "--artifacts", place)
+    assert "0 records lack" in call("doctor", "--store", back, "--artifacts", place, "--files")
+    (name,) = (path.name for path in (tmp_path / "copy.db-artifacts").iterdir())
+    client = server.client()
+    client.put_object(Bucket=bucket, Key=f"yard-restored/{name}", Body=b"other bytes")
+    with open_platform(back, artifacts=place) as platform:
+        platform._runtime.artifacts._cache.drop(name)
+        assert ["altered" in fault.problem for fault in platform.health.check_files()] == [True]
+        client.delete_object(Bucket=bucket, Key=f"yard-restored/{name}")
+        assert ["is gone" in fault.problem for fault in platform.health.check_files()] == [True]

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.record import FOR_EVER, Index, Record, frozen_mapping
+from modelyard.domain.record import FOR_EVER, Index, Record, digests_of, frozen_mapping
 
 UPLOADED_FOR = ("fine-tune", "batch", "evals", "user_data", "assistants", "vision")
 """What a client may upload a file for."""
@@ -48,6 +48,7 @@ RECORDS = (
             "by_project": Index(("entity", "project"), ("created_at",)),
             "by_expiry": Index((), ("expires_at",)),
         },
-        artifacts=lambda file: (part["artifact"] for part in file.parts.values()),
+        artifacts=lambda file: digests_of(file.parts.values()),
+        texts="created_at",
     ),
 )

@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 
 from modelyard.domain.usage import LedgerEntry
-from modelyard.platform.operations.retained import (
+from modelyard.parts.retention.retained import (
     AT_ONCE,
     Export,
     Path,

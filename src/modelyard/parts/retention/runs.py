@@ -7,8 +7,8 @@ from functools import partial
 import attrs
 
 from modelyard.domain.evaluation.run import EvaluationRun, Prediction, Score
+from modelyard.parts.retention.retained import AT_ONCE, Export, Path, exporting, time_before
 from modelyard.platform.evaluations.runs import Runs
-from modelyard.platform.operations.retained import AT_ONCE, Export, Path, exporting, time_before
 from modelyard.platform.paging import iter_index_live
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot

@@ -12,7 +12,7 @@ import attrs
 
 from modelyard.clock import uuid7_from
 from modelyard.domain.job import Job, JobEvent, SupersededEvent
-from modelyard.platform.operations.retained import (
+from modelyard.parts.retention.retained import (
     AT_ONCE,
     Export,
     Path,

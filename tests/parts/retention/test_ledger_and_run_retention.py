@@ -11,7 +11,7 @@ import pytest
 from modelyard import open_platform
 from modelyard.domain.job import JobEvent
 from modelyard.domain.usage import LedgerEntry
-from modelyard.platform.operations import ledger_retention, run_retention
+from modelyard.parts.retention import ledger, runs
 from modelyard.protocols import MonthlyStore, Store
 from modelyard.stores import RECORDS, MemoryStore, PostgresStore
 from modelyard.testing import ManualClock
@@ -38,8 +38,8 @@ def has_dropped(store: Store, cls: type, month: str) -> bool:
 def test_what_is_old_goes_into_a_file_and_the_rest_stays(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_retention, "AT_ONCE", 2)
-    monkeypatch.setattr(run_retention, "AT_ONCE", 2)
+    monkeypatch.setattr(ledger, "AT_ONCE", 2)
+    monkeypatch.setattr(runs, "AT_ONCE", 2)
     clock = ManualClock(datetime.now(UTC))
     with closing(store), open_platform(store=store, artifacts=tmp_path / "artifacts", clock=clock) as platform:
         begun = clock.now()

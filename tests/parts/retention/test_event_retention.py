@@ -8,8 +8,9 @@ import pytest
 
 from modelyard.domain.job import JobStatus, SupersededEvent
 from modelyard.errors import InvalidInput
-from modelyard.platform.operations import event_retention, retained
-from modelyard.platform.operations.event_retention import keep_events
+from modelyard.parts.retention import events as event_retention
+from modelyard.parts.retention import retained
+from modelyard.parts.retention.events import keep_events
 
 
 def finished(yard: Any, *lanes: str) -> list[str]:

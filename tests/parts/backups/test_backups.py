@@ -1,0 +1,300 @@
+"""A backup is whole, or says what it lacks; and what was restored is what was backed up, wherever it goes."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from obstore.store import LocalStore
+
+from modelyard import Platform, open_platform
+from modelyard.cli import command_line
+from modelyard.clock import system_randomness
+from modelyard.compose import open_store
+from modelyard.domain.schema import RECORDS
+from modelyard.domain.worker import ProcessRecord, WorkerRecord
+from modelyard.part import Part
+from modelyard.parts import STANDARD
+from modelyard.parts.objects.store import ObjectArtifacts
+from modelyard.parts.postgres.store import has_store
+
+EXAMPLE = {"messages": [{"role": "user", "content": "ping"}, {"role": "assistant", "content": "pong"}]}
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> list[Part]:
+    """The standard parts, and buckets in folders, so that an object store needs no server."""
+
+    def opened(address: str, randomness: Any) -> ObjectArtifacts:
+        bucket = tmp_path / "buckets" / address.rpartition("/")[2]
+        bucket.mkdir(parents=True, exist_ok=True)
+        return ObjectArtifacts(LocalStore(bucket), tmp_path / f"cache-{bucket.name}", randomness=randomness)
+
+    return [*STANDARD, Part("buckets", artifacts={"bucket": ("bucket://name", opened)})]
+
+
+@pytest.fixture
+def call(parts: list[Part]) -> Callable[..., Result]:
+    main = command_line(parts)
+
+    def call(*words: object, status: int = 0) -> Result:
+        result = CliRunner().invoke(main, [str(word) for word in words])
+        assert result.exit_code == status, (result.output, result.exception)
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        return result
+
+    return call
+
+
+def fill(platform: Platform) -> None:
+    """A model with two checkpoints, jobs with events, a key, and a row of the ledger."""
+    model = platform.models.create("bot", project="support", base_model="tabular-mini")
+    for rows in (4, 5):
+        platform.training.sft(model.id, [EXAMPLE] * rows).wait()
+    platform.keys.create("acme", name="desk")
+    platform.chat.complete(model="echo", messages="hello")
+    platform.models.promote(model, 1)
+
+
+def contents(store: Any) -> dict[str, list[Any]]:
+    """Every record of a store, but for those of what is open."""
+    with closing(store):
+        return {
+            record.table: store.read(lambda snapshot, cls=record.cls: snapshot.scan(cls, None, 10_000))
+            for record in RECORDS
+            if record.cls not in (WorkerRecord, ProcessRecord)
+        }
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Path:
+    path = tmp_path / "yard.db"
+    with open_platform(path) as platform:
+        fill(platform)
+    return path
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".part"}
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_backup_is_restored_whole_and_never_over_anything(yard: Path, tmp_path: Path, call: Any) -> None:
+    copy, back = tmp_path / "copy.db", tmp_path / "back.db"
+    call("backup", "--store", yard, copy)
+    before = tree(tmp_path)
+    assert "is whole" in call("restore", copy, "--check").stdout
+    assert tree(tmp_path) == before
+    said = call("restore", copy, back).stdout
+    assert f"{len(files_in(Path(f'{yard}-artifacts')))} files, each compared" in said
+    assert {name: data for name, data in tree(tmp_path).items() if not name.startswith("back.db")} == before
+    assert contents(open_store(back)) == contents(open_store(yard))
+    assert files_in(Path(f"{back}-artifacts")) == files_in(Path(f"{yard}-artifacts"))
+    with open_platform(back) as platform:
+        assert platform.chat.complete(model="local/support/bot", messages="ping", temperature=0).text
+    assert "exists; nothing is ever replaced" in call("restore", copy, back, status=1).output
+    assert "exists" in call("backup", "--store", yard, copy, status=1).output
+
+
+def test_tools_of_the_system_check_a_backup(yard: Path, tmp_path: Path, call: Any) -> None:
+    program = shutil.which("sha256sum")
+    if program is None:
+        pytest.skip("sha256sum is not installed")
+    call("backup", "--store", yard, tmp_path / "copy.db")
+    subprocess.run([program, "--check", "--quiet", "copy.db.sha256"], cwd=tmp_path, check=True)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("summed", [True, False], ids=["digests", "an earlier version's"])
+@pytest.mark.parametrize("damage", ["record", "flip", "missing", "no folder", "digests", "foreign"])
+def test_a_backup_that_is_not_whole_is_refused_before_anything_is_written(
+    yard: Path, tmp_path: Path, call: Any, damage: str, summed: bool
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    copy, folder, sums = kept / "copy.db", kept / "copy.db-artifacts", kept / "copy.db.sha256"
+    call("backup", "--store", yard, copy)
+    if not summed:
+        sums.unlink()
+    first = min(folder.iterdir())
+    match damage:
+        case "record":
+            if not summed:
+                pytest.skip("a changed value in a record is seen by its digest alone")
+            flip(copy)
+        case "flip":
+            flip(first)
+        case "missing":
+            first.unlink()
+        case "no folder":
+            shutil.rmtree(folder)
+        case "digests":
+            if not summed:
+                pytest.skip("there are none")
+            sums.write_text("nothing of the kind\n")
+        case "foreign":
+            copy.write_text("no database" * 1000)
+    before = tree(tmp_path)
+    for words in (["--check"], [tmp_path / "back.db"]):
+        refused = call("restore", copy, *words, status=1)
+        assert "Error: " in refused.output
+        assert tree(tmp_path) == before
+
+
+def test_a_backup_needs_a_folder_that_is_there_and_makes_none(yard: Path, tmp_path: Path, call: Any) -> None:
+    refused = call("backup", "--store", yard, tmp_path / "no" / "such" / "copy.db", status=2)
+    assert f"there is no folder {tmp_path / 'no' / 'such'}" in refused.output
+    assert not (tmp_path / "no").exists()
+    call("backup", "--store", yard, tmp_path / "copy.db")
+    refused = call("restore", tmp_path / "copy.db", tmp_path / "no" / "back.db", status=1)
+    assert "there is no folder" in refused.output
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_lost_file_is_said_by_backup_and_doctor(yard: Path, tmp_path: Path, call: Any) -> None:
+    assert "0 records lack their files" in call("doctor", "--store", yard, "--files").output
+    folder = Path(f"{yard}-artifacts")
+    lost, changed = sorted(folder.iterdir())[:2]
+    lost.unlink()
+    flip(changed)
+    found = json.loads(call("doctor", "--store", yard, "--files", "--json", status=1).stdout)["files"]
+    assert {one["artifact"]: one["problem"].partition(";")[0] for one in found} == {
+        lost.name: f"artifact {lost.name!r} is gone",
+        changed.name: f"artifact {changed.name!r} was altered: its bytes do not match its digest",
+    }
+    assert lost.name in call("doctor", "--store", yard, "--files", status=1).output
+    said = call("backup", "--store", yard, tmp_path / "copy.db", status=1)
+    assert "1 records have lost their files in the store itself" in said.output
+    assert (tmp_path / "copy.db").exists()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_no_record_of_a_backup_names_a_file_that_it_lacks_whatever_goes_meanwhile(
+    yard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, moment: str
+) -> None:
+    """A model with its file comes and one goes around the copy of the records, and again around the next one."""
+    copies = []
+    with open_platform(yard) as platform:
+        store = platform._runtime.store
+        real = store.backup
+
+        def change() -> None:
+            for model in [model for model in platform.models.list() if model.name.startswith("brief")]:
+                platform.models.delete(model.id)
+            if len(copies) < times:
+                model = platform.models.create(f"brief-{len(copies)}", base_model="tabular-mini")
+                platform.training.sft(model.id, [EXAMPLE]).wait()
+
+        def backup(path: str) -> None:
+            copies.append(path)
+            if moment == "before":
+                change()
+            real(path)
+            change()
+
+        monkeypatch.setattr(store, "backup", backup)
+        change()
+        assert [*platform.backup(tmp_path / "copy.db")] == []
+    assert len(copies) > 1 or (moment, times) == ("before", 1), (
+        "a copy whose records lacked their files was taken again"
+    )
+    with open_platform(tmp_path / "copy.db") as copy:
+        assert copy.health.check_files() == []
+
+
+# ---- a database and a bucket -----------------------------------------------------------------------------------------
+
+
+def test_a_database_and_its_bucket_are_backed_up_and_restored_by_a_command_each(
+    yard: Path, postgres: Any, tmp_path: Path, call: Any, parts: list[Part]
+) -> None:
+    one, two = postgres.create_database(), postgres.create_database()
+    try:
+        _drill(one, two, tmp_path, call, parts)
+    finally:
+        for address in (one, two):
+            postgres.drop_database(address)
+
+
+def _drill(one: str, two: str, tmp_path: Path, call: Any, parts: list[Part]) -> None:
+    with open_platform(one, artifacts=_bucket(parts, "one")) as platform:
+        fill(platform)
+    copy = tmp_path / "monday.db"
+    call("backup", "--store", one, "--artifacts", "bucket://one", copy)
+    assert "is whole" in call("restore", copy, "--check").stdout
+    call("restore", copy, two, status=2)
+    said = call("restore", copy, two, "--artifacts", "bucket://two").stdout
+    assert f"{len(files_in(tmp_path / 'buckets' / 'one'))} files, each compared with the backup" in said
+    assert contents(open_store(one)) == contents(open_store(two))
+    assert files_in(tmp_path / "buckets" / "one") == files_in(tmp_path / "buckets" / "two")
+    back = tmp_path / "back.db"
+    call("restore", copy, back)
+    assert contents(open_store(one)) == contents(open_store(back))
+    answers = {
+        str(place): _answer(place, kept)
+        for place, kept in ((one, _bucket(parts, "one")), (two, _bucket(parts, "two")), (back, None))
+    }
+    assert len({*answers.values()}) == 1
+    again = call("restore", copy, two, "--artifacts", "bucket://three", status=1)
+    assert "name an empty database" in again.output
+    found = json.loads(_doctor(call, two, "bucket://two").stdout)
+    assert found["files"] == []
+    lost, changed = sorted((tmp_path / "buckets" / "two").iterdir())[:2]
+    lost.unlink()
+    flip(changed)
+    for cached in tmp_path.glob("cache-two/*"):
+        cached.unlink()
+    found = json.loads(_doctor(call, two, "bucket://two").stdout)
+    assert {one["artifact"] for one in found["files"]} == {lost.name, changed.name}
+
+
+def _doctor(call: Any, store: str, artifacts: str) -> Result:
+    words = ["doctor", "--store", store, "--artifacts", artifacts, "--files", "--json"]
+    try:
+        return call(*words)
+    except AssertionError:
+        return call(*words, status=1)
+
+
+def _bucket(parts: list[Part], name: str) -> Any:
+    return parts[-1].artifacts["bucket"][1](f"bucket://{name}", system_randomness())
+
+
+def _answer(place: Any, artifacts: Any) -> str:
+    with open_platform(place, artifacts=artifacts) as platform:
+        return platform.chat.complete(model="local/support/bot", messages="ping", temperature=0, max_tokens=8).text
+
+
+def test_an_empty_database_is_no_store_and_stays_empty(yard_address: str, tmp_path: Path, call: Any) -> None:
+    for words in (
+        ["backup", "--store", yard_address, "--artifacts", tmp_path / "files", tmp_path / "copy.db"],
+        ["usage", "--store", yard_address],
+        ["keys", "list", "--store", yard_address],
+        ["doctor", "--store", yard_address],
+        ["copy", yard_address, tmp_path / "copy.db"],
+    ):
+        assert "has no store yet" in call(*words, status=1).output
+    assert not has_store(yard_address)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_files_of_a_restored_database_are_not_kept_in_memory(
+    yard: Path, yard_address: str, tmp_path: Path, call: Any
+) -> None:
+    call("backup", "--store", yard, tmp_path / "copy.db")
+    refused = call("restore", tmp_path / "copy.db", yard_address, "--artifacts", "memory://", status=2)
+    assert "would be gone" in refused.output
