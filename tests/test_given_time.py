@@ -67,6 +67,10 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         "waits for a server in a thread of its own",
     ),
     "parts/postgres/months.py": ({"datetime.now"}, "makes room for the months to come on a real server"),
+    "parts/postgres/store.py": ({"import time"}, "looks once a day at the months of a real server"),
+    "parts/server/bounded_heads.py": ({"self.loop.call_later"}, "the pace of a client on a socket is real"),
+    "parts/server/uvicorn_server.py": ({"import time.monotonic"}, "those who send requests stop in real time"),
+    "platform/operations/readiness.py": ({"looking.join"}, "a probe gives up in real time while a disk hangs"),
     "stores/sqlite/notices.py": ({"self._closed.wait"}, "looks at a file in a thread, for what other processes change"),
     "platform/jobs/wakeups.py": ({"asyncio.timeout", "loop.time"}, "ends the sleep of a task now, whatever its length"),
     "executors/thread.py": (

@@ -84,9 +84,10 @@ def test_a_checkpoint_that_was_trained_on_nothing_is_not_the_best(yard: Platform
     yard.training.sft("d/m", [{"messages": [USER, ANSWER]}]).result()
     with suppress(InvalidInput):
         yard.training.sft("d/m", [{"messages": [USER, ANSWER]}, silent], batch_size=1, assistant_turns="last").result()
-    yard.training.sft("d/m", [{"messages": [USER, ANSWER]}], learning_rate=1e-9).result()
+    worse = {"messages": [USER, {**ANSWER, "content": "zqx vjq xxq"}]}
+    yard.training.sft("d/m", [worse], learning_rate=1e-9).result()
     kept = {one.step: one.metrics for one in yard.models.checkpoints("d/m") if one.step}
-    assert all("loss" in metrics for metrics in kept.values())
+    assert kept[1]["loss"] < kept[max(kept)]["loss"]
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

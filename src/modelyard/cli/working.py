@@ -24,7 +24,6 @@ from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.lazy import log as logger
 from modelyard.part import JobCluster, by_scheme, standard_parts
-from modelyard.platform.jobs.process_workers import process_workers
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Executor
 from modelyard.report.terminal import log_to_terminal
@@ -130,7 +129,7 @@ def ending_with_workers(platform: Platform) -> Iterator[None]:
         failed.append(worker_id)
         signal.pthread_kill(main, signal.SIGINT)
 
-    process_workers(platform._runtime).on_failure = interrupt
+    platform.on_worker_failure(interrupt)
     try:
         yield
     finally:

@@ -317,7 +317,7 @@ RECORDS = (
         indexes={
             "by_turn": Index(("waiting",), ("turn",)),
             "by_taken": Index((), ("taken",)),
-            "by_entity": Index(("entity",)),
+            "by_entity": Index(("entity",), ("turn",)),
         },
         domain=(TENANT, "entity"),
     ),

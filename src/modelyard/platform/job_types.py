@@ -131,6 +131,7 @@ def _training(kind: str) -> JobType:
         after_end=lambda runtime, job: warn_of(runtime, due.pop(job.id, ())),
         resumable=is_over_budget,
         can_run=partial(_trains, kind),
+        awaits_backend=True,
         shown=_training_job,
         steps=_training_steps,
     )

@@ -14,6 +14,7 @@ from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.chat.booked_request import Tracing
 from modelyard.platform.chat.service import Chat
 from modelyard.platform.evaluations import service as evaluation
+from modelyard.platform.jobs import process_workers
 from modelyard.platform.jobs import service as jobs
 from modelyard.platform.jobs import worker as worker_service
 from modelyard.platform.keys import service as identity
@@ -191,6 +192,12 @@ class Platform(OpenedWith, StandardResources):
         capacity = worker.Capacity(accelerators, memory)
         executor = executor or self._life.executor(concurrency)
         return worker_service.Worker(self._runtime, executor, concurrency, capacity)
+
+    def on_worker_failure(self, act: Callable[[str], None]) -> None:
+        """Have `act` called with the id of a worker that ends by itself, in a thread of it. Only the host may use
+        it."""
+        self._require_host()
+        process_workers.process_workers(self._runtime).on_failure = act
 
     def backup(self, path: str | os.PathLike[str]) -> "Sequence[files.FileFault]":
         """Write a consistent copy, the store to `path` and artifacts next to it, while others continue to work.

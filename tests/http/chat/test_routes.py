@@ -394,7 +394,7 @@ def test_a_failure_later_ends_the_stream_with_an_event_and_books_what_was_said(
 def test_an_overload_is_logged_in_one_line_without_a_traceback_and_a_full_queue_not_at_all(
     asynchronous: bool, generated: list[str], client_for: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "modelyard.http"):
+    with caplog.at_level(logging.WARNING, "modelyard.http"):
         for refusal in (QueueFull("too many\nwait"), Overloaded("no\nroom")):
             with open_platform(backend=Saying([*generated, refusal])) as platform:
                 client_for(platform, asynchronous).chat(model="sayer", stream=True)

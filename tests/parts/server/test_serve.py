@@ -109,7 +109,7 @@ def test_isolated_jobs_have_the_same_artifacts(tmp_path: Path, monkeypatch: pyte
     (executor,) = requested
     assert executor._arguments == (str(store), str(kept))
     kept.rmdir()
-    with platform_of(executor._factory, executor._arguments):
+    with platform_of(executor._first[-1], executor._arguments):
         assert kept.is_dir()
 
 

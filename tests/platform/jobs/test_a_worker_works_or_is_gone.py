@@ -81,8 +81,20 @@ def has_ended(platform: Platform, job: Any) -> bool:
     return platform.jobs.get(job.id).status in ("succeeded", "failed")
 
 
+@pytest.fixture(autouse=True)
+def others() -> set[threading.Thread]:
+    """The threads that other tests have left."""
+    OTHERS.clear()
+    OTHERS.update(threading.enumerate())
+    return OTHERS
+
+
+OTHERS: set[threading.Thread] = set()
+
+
 def threads_of_workers() -> set[str]:
-    return {one.name for one in threading.enumerate()} & {"modelyard-worker", "modelyard-heartbeat"}
+    names = {one.name for one in threading.enumerate() if one not in OTHERS}
+    return names & {"modelyard-worker", "modelyard-heartbeat"}
 
 
 @pytest.mark.slow

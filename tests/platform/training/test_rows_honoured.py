@@ -269,15 +269,16 @@ def test_rows_with_and_without_a_weight_are_two_versions(platform: Platform) -> 
 # ---- no rule prefers what was not measured -------------------------------------------------------------------------
 
 
-def test_retention_and_the_plot_pass_over_a_checkpoint_whose_last_step_trained_nothing(platform: Platform) -> None:
+def test_a_checkpoint_whose_last_step_trained_nothing_is_not_the_best_and_stays(platform: Platform) -> None:
+    """It takes no place among the best, and what was not measured is not removed."""
     platform.models.set_retention("p/m", keep_best=("loss", 1), lower_is_better=True)
     unmeasured = {"messages": [USER, ANSWER, USER, {**ANSWER, "weight": 0}]}
-    good = {"messages": [USER, ANSWER]}
-    for data, options in (([good] * 2, {}), ([good, unmeasured], {"assistant_turns": "last"}), ([good], {})):
+    good, worse = {"messages": [USER, ANSWER]}, {"messages": [USER, {**ANSWER, "content": "zqx vjq xxq"}]}
+    for data, options in (([good] * 2, {}), ([good, unmeasured], {"assistant_turns": "last"}), ([worse], {})):
         platform.training.sft("p/m", data, batch_size=1, learning_rate=1e-9, **options).result()  # type: ignore[arg-type]
     found = {one.step: one.metrics for one in platform.models.checkpoints("p/m")}
-    assert 2 not in found
-    assert all("loss" in metrics for step, metrics in found.items() if step)
+    assert [step for step, metrics in found.items() if step and "loss" not in metrics] == [2]
+    assert found[1]["loss"] < found[3]["loss"]
 
 
 # ---- rewards -------------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ def _job() -> "JobType":
         TRAINING_FAILED,
         job.end_with_job,
         can_run=lambda runtime, base_model: step_trainer(runtime, base_model) is not None,
+        awaits_backend=True,
         tidy=silent_sessions.tidy_sessions,
         shown=lambda platform, job_id: platform.training.get(job_id),
         steps=lambda platform, job_id: platform.training.job(job_id).events(),

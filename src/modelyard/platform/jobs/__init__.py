@@ -2,4 +2,4 @@
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "service", "worker")
+defer_modules(__name__, "process_workers", "service", "worker")

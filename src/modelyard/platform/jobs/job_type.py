@@ -49,10 +49,11 @@ class JobType:
     such as the run that has ended; `after_end` runs after it, unless the process dies in between. A job that is
     `resumable` when it has ended keeps its files, and so does one that `shares_files` with others that need them.
     `found_by_lane` lets the id of the lane name the lane's last job. `can_run` is whether a platform has what jobs with
-    a base model need; a worker leaves the others in the queue. A job that has recorded nothing for the seconds of
-    `longest_pause` hangs. `tidy` ends what nobody needs any more: the processes that look after others call it once a
-    lease. `shown` returns what a platform shows of a job by its id, or is None for its summary alone. `steps` returns
-    its events as they come, or is None if it has no steps to follow.
+    a base model need; a worker leaves the others in the queue. One that `awaits_backend` goes back into the queue if
+    its backend fails it, such as a base model that cannot be loaded now. A job that has recorded nothing for the
+    seconds of `longest_pause` hangs. `tidy` ends what nobody needs any more: the processes that look after others call
+    it once a lease. `shown` returns what a platform shows of a job by its id, or is None for its summary alone. `steps`
+    returns its events as they come, or is None if it has no steps to follow.
     """
 
     kind: str
@@ -65,6 +66,7 @@ class JobType:
     shares_files: Callable[[Runtime, Job], bool] = _alone
     found_by_lane: bool = False
     can_run: Callable[[Runtime, str], bool] = _always
+    awaits_backend: bool = False
     longest_pause: Callable[[Settings], float] = _longest_step
     tidy: Callable[[Runtime], None] = _nothing_else
     shown: Callable[[Any, str], object] | None = None

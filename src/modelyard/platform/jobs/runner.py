@@ -38,7 +38,7 @@ from modelyard.platform.jobs.claims import (
     require_claim,
 )
 from modelyard.platform.jobs.expired_claims import ExpiredClaims
-from modelyard.platform.jobs.job_type import JobTypes
+from modelyard.platform.jobs.job_type import JobType, JobTypes
 from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, hold_back, requeue, requeue_after_fault
 from modelyard.platform.jobs.shares import allowed_needs, floor, take_turn
 from modelyard.platform.listing import Cursor
@@ -197,7 +197,7 @@ class Runner:
             raise
         except Exception as error:  # noqa: BLE001 - any error of a job's work fails the job, not the worker
             message = sentence(error)
-            if _passes(error):
+            if _passes(error, self._job_types[claimed.job.kind]):
                 self._pause(claimed, message, isinstance(error, ArtifactsUnavailable))
                 return
             unforeseen = None if isinstance(error, ModelyardError) else error
@@ -356,8 +356,9 @@ _LASTING = (
 then."""
 
 
-def _passes(error: Exception) -> bool:
-    return isinstance(error, StoreError | BackendError) and not isinstance(error, _LASTING)
+def _passes(error: Exception, job_type: JobType) -> bool:
+    passing = isinstance(error, StoreError) or (job_type.awaits_backend and isinstance(error, BackendError))
+    return passing and not isinstance(error, _LASTING)
 
 
 def sentence(error: Exception) -> str:
