@@ -98,6 +98,7 @@ def captured(name: str) -> list[dict[str, Any]]:
 # ---- there and back ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @examples(25)
 @given(st.lists(EXAMPLES, max_size=3))
 def test_examples_survive_the_way_there_and_back(examples: list[Example]) -> None:

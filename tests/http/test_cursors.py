@@ -52,6 +52,7 @@ def asked(endpoint: Endpoint, path: str, query: str, key: str) -> tuple[int, Any
     return response.status, body if isinstance(body, bytes) else b"".join(cast("Iterator[bytes]", body))
 
 
+@pytest.mark.slow
 def test_no_cursor_breaks_a_listing(endpoint: Endpoint) -> None:
     platform = endpoint._served.platform
     keys = [platform.keys.create("acme").secret, platform.keys.create("acme", host=True).secret]

@@ -96,6 +96,7 @@ def write(store: Store, record: Record) -> None:
         assert store.read(lambda snapshot, key=key: snapshot.get(record.cls, *key)).added == value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES)
 def test_a_column_of_any_class_is_added_to_a_file(table: str, tmp_path: Path) -> None:
     path = unpack(NEWEST, tmp_path)

@@ -129,6 +129,7 @@ def test_changes_are_the_converted_values_that_differ(at: int, data: st.DataObje
             projection.changes(Bag(record, after), Bag(record, before))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", DUMPED)
 @given(data=st.data())
 def test_values_are_as_given_only_if_they_are_read_as_they_are(at: int, data: st.DataObject) -> None:

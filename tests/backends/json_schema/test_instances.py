@@ -247,6 +247,7 @@ def test_generated_instances_are_valid_and_deterministic(schema: Any) -> None:
     assert json.dumps(smallest_instance(schema)) == json.dumps(made)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),

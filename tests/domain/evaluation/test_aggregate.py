@@ -213,6 +213,7 @@ def test_a_bool_has_a_rate_with_wilson_s_interval() -> None:
     assert (found.interval.low, found.interval.high) == pytest.approx((expected.low, expected.high))
 
 
+@pytest.mark.slow
 def test_a_number_has_mean_spread_and_student_s_interval() -> None:
     given_values = [0.1, 0.4, 0.7, 1, 3]
     found = only(aggregate(run_with(given_values), confidence=0.9))

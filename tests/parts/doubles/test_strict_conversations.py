@@ -263,6 +263,7 @@ def is_paired(messages: list[Any]) -> bool:
     return True
 
 
+@pytest.mark.slow
 @examples(200)
 @given(STEPS)
 def test_a_history_is_taken_if_each_call_has_its_answer_and_each_answer_its_call(steps: list[Step]) -> None:

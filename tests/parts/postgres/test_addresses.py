@@ -103,7 +103,7 @@ def test_commands_print_an_address_without_its_password(address: str | Path, sho
 
 def test_no_server_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(StoreBusy, match="is the server running"):
-        open_platform(f"postgresql:///yard?host={tmp_path}")
+        PostgresStore(f"postgresql:///yard?host={tmp_path}", RECORDS, patience=0.01)
 
 
 def test_a_missing_database_is_a_clear_error(postgres: PostgresServer) -> None:

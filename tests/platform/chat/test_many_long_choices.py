@@ -32,6 +32,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assembly, "MAX_TEXT", MOST)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("options", [{}, {"logprobs": True}, {"return_token_ids": True}], ids=str)
 def test_no_more_is_made_than_may_be_answered(options: dict[str, bool], streamed: bool) -> None:

@@ -119,6 +119,7 @@ def test_whatever_a_collaborator_raises_a_worker_works_or_is_gone(
             assert threads_of_workers() == both
 
 
+@pytest.mark.slow
 def test_a_worker_whose_heartbeat_fails_is_gone_too(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(SystemClock):
         broken = False

@@ -76,6 +76,7 @@ def site() -> Site:
     return Site.build()
 
 
+@pytest.mark.slow
 @examples(20)
 @given(
     st.integers(1, 3),

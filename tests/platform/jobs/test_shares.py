@@ -31,6 +31,7 @@ def memory() -> Queue:
     return queue()
 
 
+@pytest.mark.slow
 @examples(30)
 @given(WEIGHTS)
 def test_entities_that_wait_get_their_shares(weights: dict[str, int]) -> None:
@@ -49,6 +50,7 @@ def test_the_same_holds_in_a_file(yard_on_disk: Any) -> None:
     check_shares(site.serve(30), weights)
 
 
+@pytest.mark.slow
 @examples(30)
 @given(
     st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 6), st.integers(0, 8)), min_size=1, max_size=12), WEIGHTS

@@ -81,8 +81,8 @@ def test_parameters_of_an_optimizer_step_are_refused_in_its_turn(client: Any) ->
     run = client.send("POST", "/api/v1/create_model", new).json["model_id"]
     step = {"model_id": run, "seq_id": 1, "adam_params": {"learning_rat": 1}}
     promised = client.send("POST", "/api/v1/optim_step", step).json["request_id"]
-    client.platform.worker().run_until_idle()
-    failed = client.send("POST", "/api/v1/retrieve_future", {"request_id": promised}).json
+    with client.platform.worker():
+        failed = client.send("POST", "/api/v1/retrieve_future", {"request_id": promised}).json
     assert "learning_rat: is not known; did you mean 'learning_rate'?" in failed["error"]
 
 
