@@ -97,6 +97,7 @@ def test_a_platform_takes_a_folder_or_an_address(tmp_path: Path) -> None:
     assert not (tmp_path / "yard.db-artifacts").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["obstore", "botocore"])
 def test_the_missing_extra_is_named(package: str) -> None:
     code = (

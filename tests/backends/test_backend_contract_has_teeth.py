@@ -248,6 +248,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sound", [ECHO, TABULAR, OnLoops(ECHO), OnLoops(TABULAR)])
 def test_the_contract_finds_no_fault_with_a_sound_backend(sound: Backend) -> None:
     assert broken_laws(sound) == set()

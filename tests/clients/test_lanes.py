@@ -132,6 +132,7 @@ def test_environments_of_other_days_are_removed_and_those_of_other_lanes_are_not
     assert len(names) == 3
 
 
+@pytest.mark.slow
 def test_what_a_lane_has_installed_is_kept(newest: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(newest.lanes, "LOCKS", tmp_path / "locks")

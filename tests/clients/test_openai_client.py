@@ -243,6 +243,7 @@ def test_the_training_interface_gives_logprobs_and_token_ids_unasked(training: A
 # ---- responses ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_responses_are_answered_continued_shown_and_deleted(client: Any) -> None:
     first = client.responses.create(model="echo", input="first", instructions="Be brief.", metadata={"k": "v"})
     assert (first.status, first.output_text, first.metadata) == ("completed", "first", {"k": "v"})
@@ -258,6 +259,7 @@ def test_responses_are_answered_continued_shown_and_deleted(client: Any) -> None
     assert refused.value.param == "previous_response_id"
 
 
+@pytest.mark.slow
 def test_a_streamed_response_says_what_the_whole_one_says(client: Any) -> None:
     with client.responses.stream(model="echo", input="one two") as stream:
         kinds = [event.type for event in stream]
@@ -268,6 +270,7 @@ def test_a_streamed_response_says_what_the_whole_one_says(client: Any) -> None:
     assert [event.sequence_number for event in plain] == list(range(len(plain)))
 
 
+@pytest.mark.slow
 def test_a_response_has_its_reasoning_as_an_item_whole_streamed_and_in_the_background(client: Any) -> None:
     asked: Any = {"model": "echo", "input": "one two", "reasoning": {"effort": "low"}}
     whole = client.responses.create(**asked)
@@ -311,6 +314,7 @@ def test_a_queued_response_is_cancelled_or_answered(client: Any) -> None:
     assert client.responses.cancel(queued.id).status in ("cancelled", "completed")
 
 
+@pytest.mark.slow
 def test_a_response_in_the_background_is_streamed_and_continued_after_an_event(client: Any) -> None:
     events = list(client.responses.create(model="echo", input="one two", background=True, stream=True))
     assert (events[0].type, events[-1].type) == ("response.created", "response.completed")

@@ -37,6 +37,7 @@ def lines(*rows: Any) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
+@pytest.mark.slow
 def test_a_model_is_tuned_used_and_deleted(yard: Platform, client: Any) -> None:
     file = client.files.create(file=("train.jsonl", lines(*[EXAMPLE] * 4)), purpose="fine-tune")
     assert client.files.wait_for_processing(file.id).status == "processed"

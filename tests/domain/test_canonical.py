@@ -39,6 +39,7 @@ def test_the_digest_of_a_table_is_that_of_its_rows_in_order() -> None:
     assert table_digest([]) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), json_values, max_size=5), st.randoms(use_true_random=False))
 def test_the_order_of_members_does_not_matter(value: dict[str, object], random: object) -> None:
     names = list(value)

@@ -108,6 +108,7 @@ def pickled(value: object) -> Any:
     return pickle.loads(pickle.dumps(value))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", VALUES, ids=lambda cls: cls.__name__)
 def test_values_come_back_equal(cls: type) -> None:
     @examples(5, suppress_health_check=[HealthCheck.too_slow])

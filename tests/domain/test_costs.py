@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ prices = st.integers(0, 9).map(lambda digit: Decimal(digit).scaleb(-7))
 tokens = st.integers(0, 1000)
 
 
+@pytest.mark.slow
 @given(st.builds(Pricing, prices, prices, prices, prices, prices), tokens, tokens, tokens)
 def test_the_dearest_prices_bound_the_cost_however_many_tokens_are_cached(
     pricing: Pricing, prompt: int, cached: int, completion: int

@@ -78,6 +78,7 @@ def test_the_manifests_are_valid_and_bound_and_confine_what_they_run() -> None:
     assert commands == ["serve", "work", "migrate", "keep", "sweep"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_makes_jobs_may_do_what_it_does_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """The verbs of its role are those of the requests that the cluster gets."""
     found = {manifest["kind"]: manifest for manifest in manifests("kubernetes-jobs.yaml")}

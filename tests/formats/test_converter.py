@@ -337,6 +337,7 @@ json_values = st.recursive(
 members = st.sampled_from([field.name for field in attrs.fields(Drawing)] + ["type", "radius", "side"])
 
 
+@pytest.mark.slow
 @given(st.dictionaries(members, json_values | st.lists(st.dictionaries(members, json_values, max_size=3), max_size=3)))
 def test_any_json_is_either_an_instance_with_values_of_its_types_or_problems_at_known_places(
     value: dict[str, Any],

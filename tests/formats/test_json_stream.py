@@ -53,6 +53,7 @@ def test_walking_gives_what_parsing_gives(
     reader.end()
 
 
+@pytest.mark.slow
 @given(st.lists(VALUES, max_size=6), CUTS)
 def test_taking_whole_values_gives_what_parsing_gives(values: list[object], sizes: list[int]) -> None:
     reader = JsonReader(cut(json.dumps({"rows": values, "last": 1}).encode(), sizes))
@@ -76,6 +77,7 @@ def test_a_long_row_of_small_values_is_one_value(value: object, size: int) -> No
     reader.end()
 
 
+@pytest.mark.slow
 @examples(100)
 @given(VALUES, st.data())
 def test_a_damaged_text_is_refused_exactly_when_parsing_refuses_it(value: object, data: st.DataObject) -> None:

@@ -107,6 +107,7 @@ def test_examples_survive_the_way_there_and_back(examples: list[Example]) -> Non
     assert list(read_examples(io.BytesIO(lines))) == examples
 
 
+@pytest.mark.slow
 @examples(25)
 @given(st.lists(GROUPS, max_size=2))
 def test_groups_survive_the_way_there_and_back(groups: list[TrajectoryGroup]) -> None:
@@ -309,6 +310,7 @@ def test_a_file_that_ends_inside_a_group_is_refused() -> None:
         list(read_groups(io.BytesIO(lines.split(b"\n")[0])))
 
 
+@pytest.mark.slow
 def test_a_line_that_is_too_long_is_refused() -> None:
     with pytest.raises(InvalidInput, match="longer than 16777216 bytes"):
         list(read_examples(io.BytesIO(b'{"messages": "' + b"x" * 2**24)))

@@ -390,6 +390,7 @@ def test_a_closed_platform_answers_503(client_for: Any) -> None:
 STREAM = "/files/acme/demo/run/file_stream"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interface", list(Interface))
 def test_each_interface_can_be_mounted_alone(interface: Interface, client_for: Any) -> None:
     with open_platform() as platform:

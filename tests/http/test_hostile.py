@@ -327,6 +327,7 @@ def fuzzed() -> Iterator[tuple[Endpoint, str]]:
         yield Endpoint(platform), platform.keys.create("acme").secret
 
 
+@pytest.mark.slow
 @examples(120, suppress_health_check=[HealthCheck.too_slow])
 @given(
     method=st.sampled_from(["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "get", "", "\x00"]),

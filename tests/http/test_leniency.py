@@ -64,6 +64,7 @@ def test_a_host_may_ask_for_all_and_a_request_for_itself() -> None:
         assert client.send("POST", PATH, ASKED, check=False, headers=strict).status == 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("many", [2, 150, 1000])
 def test_any_number_is_ignored_and_the_header_stays_short(client: Client, many: int) -> None:
     body = {"model": "echo", "messages": [{"role": "user", "content": "hi"}], **{f"x{at}": 1 for at in range(many)}}

@@ -37,6 +37,7 @@ def shown(platform: Any, client_for: Any) -> Any:
     return client_for(platform).send("GET", "/openapi.json", key="").json
 
 
+@pytest.mark.slow
 def test_the_document_is_public_and_describes_every_route(shown: Any) -> None:
     assert shown["openapi"] == "3.1.0"
     assert shown["info"]["version"] == "0.1.0"

@@ -132,6 +132,7 @@ DATA: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", JOBS)
 def test_the_bounds_of_training_options_are_those_that_are_enforced(client: Client, model: str, options: str) -> None:
     """Each value is refused just where the document refuses it."""
@@ -200,6 +201,7 @@ def test_references_are_described_as_they_are_read(client: Client, reference: st
     assert answer.status == (200 if fits else 422), answer.raw
 
 
+@pytest.mark.slow
 def test_where_references_are_not_checked_any_string_is_described(client_for: Any) -> None:
     with open_platform(settings=Settings(reference_mode="lenient")) as platform:
         shown = client_for(platform).send("GET", "/openapi.json", key="").json

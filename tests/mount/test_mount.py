@@ -161,6 +161,7 @@ def mounted(request: pytest.FixtureRequest) -> Iterator[Mounted]:
         yield Mounted(make.__name__, prefix, make(platform, prefix), platform, platform.keys.create("acme").secret)
 
 
+@pytest.mark.slow
 def test_a_chat_is_answered_and_booked(mounted: Mounted) -> None:
     status, raw = mounted.chat()
     assert status == 200
@@ -202,6 +203,7 @@ def test_bad_input_is_reported_in_the_platform_s_own_words(mounted: Mounted) -> 
     assert {"n:", "temperature:"} <= set(json.loads(raw)["error"]["message"].split())
 
 
+@pytest.mark.slow
 def test_the_document_says_where_its_paths_begin(mounted: Mounted) -> None:
     shown = json.loads(mounted.ask("GET", "/openapi.json")[1])
     assert shown.get("servers", [{"url": "/"}]) == [{"url": mounted.prefix or "/"}]

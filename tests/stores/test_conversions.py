@@ -68,6 +68,7 @@ def drawn(data: st.DataObject, record: Record) -> tuple[Any, ...]:
     return tuple(values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(len(PROJECTIONS)))
 @given(data=st.data())
 def test_both_ways_give_the_same(at: int, data: st.DataObject) -> None:
@@ -114,6 +115,7 @@ def test_a_record_passes_for_unchanged_only_if_a_conversion_leaves_it(at: int, d
 DUMPED = range(1, len(PROJECTIONS), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", DUMPED)
 @given(data=st.data())
 def test_changes_are_the_converted_values_that_differ(at: int, data: st.DataObject) -> None:

@@ -51,6 +51,7 @@ def test_the_lease_of_a_dead_worker_ends_and_that_of_a_living_one_is_extended(
         assert (job.status, job.refresh().attempts) == (JobStatus.SUCCEEDED, 2)
 
 
+@pytest.mark.slow
 def test_a_worker_beats_while_time_goes_by_and_is_missed_when_it_is_gone(clock: ManualClock, platform: Any) -> None:
     worker = platform.worker()
     with worker:

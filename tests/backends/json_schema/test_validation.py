@@ -81,6 +81,7 @@ def test_verdicts_are_those_of_the_jsonschema_package(schema: Any, values: list[
         assert ours(schema, value) == theirs(schema, value), value
 
 
+@pytest.mark.slow
 @examples(100)
 @given(SCHEMAS.map(with_definitions))
 def test_what_is_made_up_is_valid_for_the_jsonschema_package(schema: Any) -> None:

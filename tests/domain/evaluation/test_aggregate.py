@@ -282,6 +282,7 @@ def test_trials_are_reduced_within_their_row_first(reducer: str, expected: float
     assert found.numbers.count == 3
 
 
+@pytest.mark.slow
 def test_passed_in_some_trial_and_passed_in_every_one_are_rates() -> None:
     judged = with_trials([True, False], [True, True], [False, False])
     some, every = only(aggregate(judged, reducer="max")), only(aggregate(judged, reducer="min"))

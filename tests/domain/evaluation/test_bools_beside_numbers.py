@@ -66,6 +66,7 @@ def test_in_a_run_with_a_number(run: dict[int, Any], reducer: str, clustered: bo
     assert stats(one) == stats(other)
 
 
+@pytest.mark.slow
 @given(runs, runs, st.booleans())
 def test_in_a_comparison_with_a_number_in_one_run(one: dict[int, Any], other: dict[int, Any], first: bool) -> None:
     """The run without the number has a bool in its place, so that both runs have the same rows."""

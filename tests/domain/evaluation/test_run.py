@@ -42,6 +42,7 @@ def references(draw: st.DrawFn) -> ObjectRef:
 # ---- references ----
 
 
+@pytest.mark.slow
 @given(references())
 def test_a_reference_reads_back_as_what_was_written(ref: ObjectRef) -> None:
     assert ObjectRef.parse(str(ref)) == ref

@@ -54,6 +54,7 @@ def compared(baseline: Any, candidate: Any, **options: Any) -> Comparison:
     return compare(scored("a", baseline), scored("b", candidate), **options)
 
 
+@pytest.mark.slow
 @given(runs, runs, st.integers(1, 8), st.integers(1, 8), st.booleans())
 def test_the_short_way_comes_to_the_same_as_the_general_one(
     baseline: Any, candidate: Any, page: int, many: int, clustered: bool

@@ -120,6 +120,7 @@ def test_the_quantile_of_t_agrees_with_the_library(share: float, freedom: int) -
     assert t_quantile(share, freedom) == pytest.approx(scipy.stats.t.ppf(share, freedom), rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(finite, finite), min_size=2, max_size=50), st.sampled_from([0.8, 0.95, 0.99]))
 def test_paired_numbers_agree_with_the_library(pairs: list[tuple[float, float]], confidence: float) -> None:
     differences = [b - a for a, b in pairs]

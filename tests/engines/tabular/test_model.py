@@ -442,6 +442,7 @@ def test_ppo_learns_too():
     assert mean_reward_after(1, config) > 1.3 * mean_reward_after(1, jobs=0)
 
 
+@pytest.mark.slow
 def test_too_high_a_rate_diverges_in_rl():
     with pytest.raises(TrainingError, match="diverged at step 1"):
         reinforce(BASE, rollouts(BASE, 0), RLConfig(learning_rate=1e-1))

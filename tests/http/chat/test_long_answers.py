@@ -20,6 +20,7 @@ async def body(sent: Any) -> AsyncIterator[bytes]:
     yield json.dumps(sent).encode()
 
 
+@pytest.mark.slow
 def test_others_have_their_turn_while_a_long_answer_is_made_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
     turns, turns_before, written_in = 0, 0, set[int]()
     write = routes.completion_json

@@ -42,6 +42,7 @@ def contents(events: list[Any]) -> str:
 # ---- whole answers -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", ["/inference/v1", "/v1"])
 @pytest.mark.parametrize("end", ["", "/"])
 def test_a_chat_is_answered_with_and_without_the_slash(client: Any, base: str, end: str) -> None:

@@ -94,6 +94,7 @@ def test_a_deleted_run_is_not_made_again(requester: Requester) -> None:
     assert requester.ask(body, "nightly-7").status == 404
 
 
+@pytest.mark.slow
 def test_the_header_is_described(requester: Requester) -> None:
     paths = requester.client.send("GET", "/openapi.json", key="").json["paths"]
     parameters = paths[f"/evaluations/{requester.word}"]["post"]["parameters"]

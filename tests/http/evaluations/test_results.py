@@ -237,6 +237,7 @@ def test_rows_are_sorted_and_compared_across_runs(requested: Asked, platform: Pl
 # ---- refusals ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "locs"),
     [

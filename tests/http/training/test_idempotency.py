@@ -89,6 +89,7 @@ def test_two_keys_are_refused(requester: Requester) -> None:
     assert (requester.ask(requester.body(), "a", "b").status, requester.jobs()) == (400, 0)
 
 
+@pytest.mark.slow
 def test_the_header_is_described(requester: Requester) -> None:
     operation = requester.client.send("GET", "/openapi.json", key="").json["paths"][requester.path]["post"]
     (described,) = [one for one in operation["parameters"] if one["in"] == "header"]

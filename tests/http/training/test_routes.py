@@ -751,6 +751,7 @@ def test_a_dataset_needs_a_name_and_a_project(client: Trainee) -> None:
     assert kept(client) == []
 
 
+@pytest.mark.slow
 def test_a_large_rl_body_needs_the_memory_of_a_trajectory_only(worked: Trainee, tmp_path: Path) -> None:
     with open_platform(tmp_path / "yard.db", durability="process") as platform:
         client = client_of(platform, kind=Trainee)

@@ -268,6 +268,7 @@ def test_a_session_of_your_own_authenticator_is_short(clock: ManualClock) -> Non
         assert browser.get("")[0] == 303
 
 
+@pytest.mark.slow
 def test_the_store_holds_neither_the_token_nor_the_key(tmp_path: Any) -> None:
     with open_platform(tmp_path / "yard.db") as platform:
         key, browser = platform.keys.create("acme"), Browser(Dashboard(platform))

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from modelyard import Platform, open_platform
 from modelyard.domain.events import JobEventRecorded
 from modelyard.domain.job import JobKind
@@ -63,6 +65,7 @@ def test_a_paused_job_ends_as_if_it_had_not_been() -> None:
         assert digests[0] == digests[1]
 
 
+@pytest.mark.slow
 def test_a_loop_is_paused_with_the_job_of_its_round() -> None:
     platform, unobserved = pausing_at(GRADIENT_STEP, 1)
     with platform:

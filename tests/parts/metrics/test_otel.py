@@ -154,6 +154,7 @@ def test_the_trace_continues_in_the_server_that_is_asked(asynchronous: bool) -> 
     assert answered.parent.span_id == asked.context.span_id
 
 
+@pytest.mark.slow
 def test_spans_reach_a_receiver_of_otlp_over_http() -> None:
     received: list[bytes] = []
 

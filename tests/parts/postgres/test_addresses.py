@@ -126,6 +126,7 @@ def test_an_older_server_is_refused(yard_address: str, monkeypatch: pytest.Monke
         open_platform(yard_address)
 
 
+@pytest.mark.slow
 def test_a_missing_extra_is_named() -> None:
     code = "import sys; sys.modules['psycopg'] = None; import modelyard; modelyard.open_platform('postgresql:///yard')"
     tried = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -7,6 +7,9 @@ from pathlib import Path
 SCRIPT = """
 import sys
 sys.modules["psycopg"] = None
+import pytest
+import pytest
+
 from modelyard import open_platform
 from modelyard.errors import MissingExtra
 
@@ -19,6 +22,7 @@ except MissingExtra as error:
 """
 
 
+@pytest.mark.slow
 def test_a_file_opens_without_psycopg_and_an_address_names_the_extra(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, check=True, capture_output=True, text=True)
     opened, missing = done.stdout.splitlines()

@@ -206,6 +206,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         yield made
 
 
+@pytest.mark.slow
 def test_texts_go_by_entity_and_project_on_every_store(store: Store, tmp_path: Path) -> None:
     clock = ManualClock(datetime.now(UTC))
     with open_platform(store=store, artifacts=tmp_path / "artifacts", clock=clock) as platform:

@@ -149,6 +149,7 @@ def test_what_was_asleep_itself_gives_clients_time(watched: Watched) -> None:
     assert watched.stage() is SessionStage.OPEN
 
 
+@pytest.mark.slow
 def test_answers_of_an_ended_session_are_kept_for_a_day(watched: Watched) -> None:
     body = forward_backward(watched.run, 1, rows_of("long") * 2000)
     command = watched.platform.training_runs.command

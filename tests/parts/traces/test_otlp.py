@@ -88,6 +88,7 @@ def theirs(value: Any, name: str = "") -> Any:
     return int(value) if name in ("intValue", "startTimeUnixNano", "timeUnixNano") else value
 
 
+@pytest.mark.slow
 @examples(50)
 @given(EXPORTS)
 def test_protobuf_and_json_are_read_as_the_protocols_own_classes_read_them(export: Any) -> None:

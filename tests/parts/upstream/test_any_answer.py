@@ -51,6 +51,7 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
 CUT = Timeouts(retries=0)
 
 
+@pytest.mark.slow
 @given(
     status=st.integers(100, 599),
     body=st.sampled_from(BODIES),

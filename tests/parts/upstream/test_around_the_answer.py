@@ -124,6 +124,7 @@ class TestCompression:
         with backend_at(canned(answer)) as backend, pytest.raises(BackendError, match="compressed wrongly"):
             either(backend)
 
+    @pytest.mark.slow
     def test_a_small_answer_does_not_become_a_large_one_in_memory(self) -> None:
         bomb = gzip.compress(b"\0" * 2**26)
         reader = Decompressor("gzip", bomb)

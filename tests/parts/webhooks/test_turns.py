@@ -129,6 +129,7 @@ def test_what_has_been_due_the_longest_is_first(platform: Platform, clock: Manua
     assert [one.id for one in chosen] == [one.id for one in messages[: delivery.AT_ONCE]]
 
 
+@pytest.mark.slow
 def test_to_find_what_is_due_takes_no_look_at_what_waits_behind_it(platform: Platform, receiver: Receiver) -> None:
     hooks = [platform.webhooks.add(receiver.url, trusted=True) for _ in range(3)]
     for hook in hooks:

@@ -479,6 +479,7 @@ words = st.lists(st.text("ab\u00e9 \U0001f600", max_size=5), max_size=10)
 stop_strings = st.lists(st.text("ab\u00e9 \U0001f600", min_size=1, max_size=4), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @examples(100)
 @given(words, stop_strings, st.sampled_from(["complete", "stream"]))
 def test_no_text_ever_contains_a_stop_string_however_it_is_cut_into_pieces(
@@ -550,6 +551,7 @@ def test_a_stop_string_ends_the_backend_s_work_and_its_tokens_count() -> None:
     assert ledger(of)[0].completion_tokens == 2
 
 
+@pytest.mark.slow
 @examples(60)
 @given(
     st.lists(st.tuples(st.text("ab", max_size=6), st.integers(0, 5)), min_size=1, max_size=6),

@@ -84,6 +84,7 @@ DOORS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", DOORS)
 @given(odd_values)
 @example([{(1, 2): "pair"}, REFUSED[-2]])
@@ -101,6 +102,7 @@ def row_of(platform: Platform, model: Any, scorer: Any) -> Any:
     return odd, again
 
 
+@pytest.mark.slow
 @given(odd_values)
 def test_an_odd_output_costs_at_most_its_row_and_is_scored_as_it_is_kept(opened: Platform, value: Any) -> None:
     def seen(output: Any, row: Any) -> str:
@@ -117,6 +119,7 @@ def test_an_odd_output_costs_at_most_its_row_and_is_scored_as_it_is_kept(opened:
         assert odd.scores["seen"] == f"{wanted!r} True"
 
 
+@pytest.mark.slow
 @given(odd_values)
 @example({1: 0.5, Name("b"): Count(2)})
 @example(Colour.RED)

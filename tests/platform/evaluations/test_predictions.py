@@ -200,6 +200,7 @@ def test_deleting_a_prediction_takes_its_scores_along(platform: Platform) -> Non
     assert [found.id for found in platform.evaluations.predictions.list(**RED)] == [second.id]
 
 
+@pytest.mark.slow
 def test_deleting_runs_takes_all_that_belongs_to_them_along(platform: Platform) -> None:
     runs = [run_of(platform) for _ in range(3)]
     for run in runs:

@@ -258,6 +258,7 @@ def test_rows_are_sorted_by_how_far_runs_lie_apart(world: World) -> None:
         Sort("inputs.n", difference=True)
 
 
+@pytest.mark.slow
 @examples(30)
 @given(data=st.data())
 def test_a_sorted_page_is_the_page_of_what_is_sorted(build: Any, data: Any) -> None:

@@ -90,6 +90,7 @@ def test_rows_may_lie_in_a_file_of_json_lines(platform: Platform, tmp_path: Path
         platform.evaluations.run("e", "echo", kind("questions"), project="p")
 
 
+@pytest.mark.slow
 def test_rows_may_be_a_table_in_a_file_that_ends_in_csv(platform: Platform, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text('\ufeffprompt,expected\n"say, ""yes""","say, ""yes"""\n\nsay no,5\n', encoding="utf-8")

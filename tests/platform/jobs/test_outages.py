@@ -109,6 +109,7 @@ def test_no_outage_of_the_artifacts_is_charged_to_a_job(
     assert {site.yard.job(one.id).status for one in handles} == {JobStatus.SUCCEEDED}
 
 
+@pytest.mark.slow
 def test_a_worker_looks_before_it_claims_again_less_and_less_often(site: Site) -> None:
     job = site.yard.sft(10)
     site.artifacts.fault = FAULTS[0]
@@ -118,6 +119,7 @@ def test_a_worker_looks_before_it_claims_again_less_and_less_often(site: Site) -
     assert site.yard.jobs.get(job.id).waiting_for.endswith("the object store cannot be reached")
 
 
+@pytest.mark.slow
 def test_steps_that_are_made_again_do_not_shorten_the_pauses(site: Site) -> None:
     """A store that answers a look but takes no artifact costs an attempt a lease, and no more."""
     job = site.yard.sft(10)
@@ -133,6 +135,7 @@ def test_steps_that_are_made_again_do_not_shorten_the_pauses(site: Site) -> None
     assert found.attempts < 1.2 * 3600 / LEASE
 
 
+@pytest.mark.slow
 def test_many_jobs_that_make_their_steps_again_do_not_shorten_the_pauses_either(site: Site) -> None:
     jobs = [site.yard.sft(10, f"m{number}") for number in range(20)]
     site.artifacts.slow = True

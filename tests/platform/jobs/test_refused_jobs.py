@@ -69,6 +69,7 @@ def site() -> Site:
     return Site()
 
 
+@pytest.mark.slow
 @examples(30)
 @given(st.lists(st.sampled_from([0, 0, 1, 2]), min_size=1, max_size=12))
 def test_jobs_that_can_be_placed_are_not_held_up_by_those_that_cannot(cards: list[int]) -> None:
@@ -101,6 +102,7 @@ def test_a_job_that_is_refused_again_and_again_fails_with_the_reason(site: Site)
     assert site.yard.progress(id).crashes == 0
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_charged_to_no_job(site: Site) -> None:
     ids = [site.submit(number) for number in range(3)]
     site.executor.down = True

@@ -193,6 +193,7 @@ def test_who_waits_for_nothing_is_noted_once(memory: Queue) -> None:
     assert (tenant.waiting, memory.yard.job(job.id).place) == (False, QueueState.CLAIMED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queued", [10, 1000])
 def test_a_claim_reads_as_much_however_long_the_queue_is(memory: Queue, queued: int) -> None:
     for entity in "abc":

@@ -323,6 +323,7 @@ class Pointing(RuleBasedStateMachine):
         assert [one[1] for one in changes[1:]] == [one[2] for one in changes[:-1]]
 
 
+@pytest.mark.slow
 def test_an_alias_is_a_stack_of_steps(build: Any) -> None:
     Pointing.yard_class = build
     machine = Pointing.TestCase()

@@ -42,6 +42,7 @@ def trained(platform: Platform, kind: str, row: Any, **options: Any) -> None:
         assert "diverged" in str(failed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in OPTIONS.items() for name in names])
 @examples(40)
 @given(value=odd_values)
@@ -49,6 +50,7 @@ def test_an_option_is_its_json_or_refused_at_its_place(opened: Platform, kind: s
     trained(opened, kind, ROWS[kind], **{name: value})
 
 
+@pytest.mark.slow
 @examples(40)
 @given(odd_values)
 def test_a_row_is_its_json_or_refused_at_its_place(opened: Platform, value: Any) -> None:

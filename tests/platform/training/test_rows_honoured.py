@@ -169,6 +169,7 @@ ITEMS += [
 ]
 
 
+@pytest.mark.slow
 @examples(100)
 @given(items=st.lists(st.sampled_from(range(len(ITEMS))), max_size=4), by_text=st.booleans())
 @example(items=[1, 7], by_text=False)

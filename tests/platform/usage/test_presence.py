@@ -119,6 +119,7 @@ def test_without_a_budget_or_a_slot_no_process_signs_on(fleet: Fleet) -> None:
         stream.close()
 
 
+@pytest.mark.slow
 def test_a_call_of_an_hour_keeps_what_it_has_reserved(fleet: Fleet) -> None:
     clock = ManualClock()
     slow, asking = fleet.open(clock, "one"), fleet.open(clock, "other")

@@ -120,6 +120,7 @@ def test_what_is_left_of_a_rate_outlasts_a_reboot(opened: Callable[[ManualClock]
     assert let_in(after, 60, requested=100) == 10
 
 
+@pytest.mark.slow
 def test_processes_of_different_uptime_share_a_rate(opened: Callable[[ManualClock], Platform]) -> None:
     platforms = opened(UpFor(0)), opened(UpFor(100_000))
     assert [refused(platforms[number % 2], 60) for number in range(300)].count(None) == 60

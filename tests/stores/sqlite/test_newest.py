@@ -175,6 +175,7 @@ def shown(store: Store) -> list[Any]:
 RECORD: Record = next(record for record in CONTRACT_RECORDS if record.cls is Entry)
 
 
+@pytest.mark.slow
 @given(changes=CHANGES)
 @settings(max_examples=40, deadline=None)
 def test_it_shows_what_a_store_in_memory_shows(

@@ -134,6 +134,7 @@ def test_processes_record_whole_lines_into_one_file(path: Path) -> None:
     assert path.read_bytes().count(b"modelyard_cassette") == 1
 
 
+@pytest.mark.slow
 def test_a_killed_recorder_leaves_what_it_had_recorded(path: Path) -> None:
     assert subprocess.run(recorder(path, "w", "killed"), check=False).returncode == -9
     assert len(CassetteFile(path).recordings) == 10

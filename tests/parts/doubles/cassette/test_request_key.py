@@ -132,6 +132,7 @@ def test_record_then_replay_is_the_identity(request: CompletionRequest, answer: 
         assert ask(replay, request) == answer
 
 
+@pytest.mark.slow
 @examples(15)
 @given(requests, st.lists(deltas, max_size=4))
 def test_record_then_replay_is_the_identity_on_an_event_loop(request: CompletionRequest, answer: list[Delta]) -> None:
@@ -141,6 +142,7 @@ def test_record_then_replay_is_the_identity_on_an_event_loop(request: Completion
         assert aask(use_cassette(path), request) == answer
 
 
+@pytest.mark.slow
 @given(requests)
 def test_what_is_kept_of_a_request_is_the_whole_request(request: CompletionRequest) -> None:
     assert request_of(json.loads(json.dumps(request_key(request, SERVED.entry, 7)))) == request

@@ -56,6 +56,7 @@ def states() -> list[Any]:
     return [(logger.level, logger.propagate, list(logger.handlers)) for logger in named]
 
 
+@pytest.mark.slow
 def test_an_unread_stream_does_not_keep_a_server_from_ending() -> None:
     done = threading.Event()
 

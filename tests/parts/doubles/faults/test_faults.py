@@ -95,6 +95,7 @@ def test_of_two_faults_at_one_time_the_second_comes_next(faults: Faults) -> None
         assert outcomes(platform, 3) == ["overloaded", "rate_limit_exceeded", "ok"]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.floats(0, 1))
 def test_the_same_seed_gives_the_same_faults(seed: int, rate: float) -> None:
     def history() -> list[str]:

@@ -40,6 +40,7 @@ def test_base64_is_the_same_numbers(client: Client) -> None:
     assert len(plain) == 8
 
 
+@pytest.mark.slow
 def test_long_requests_and_answers_are_the_same(client: Client) -> None:
     answer = asked(client, [f"text {at}" for at in range(200)]).json
     assert [one["index"] for one in answer["data"]] == [*range(200)]

@@ -423,6 +423,7 @@ def test_a_response_in_the_background_is_streamed_after_any_event(client: Any) -
     assert client.another("globex").send("GET", path, query="stream=true").status == 404
 
 
+@pytest.mark.slow
 def test_a_response_in_the_background_is_streamed_as_it_is_answered(client: Any) -> None:
     with client.platform.worker():
         events = asked(client, "one two", background=True, stream=True).events

@@ -75,6 +75,7 @@ def test_each_route_does_so(client: Any, route: Route) -> None:
         assert f"'{name}'" in refused.json["detail"][0]["msg"]
 
 
+@pytest.mark.slow
 def test_parameters_of_an_optimizer_step_are_refused_in_its_turn(client: Any) -> None:
     session = client.send("POST", "/api/v1/create_session", {"sdk_version": "0.38.0"}).json["session_id"]
     new = {"session_id": session, "model_seq_id": 0, "base_model": "tabular-mini", "lora_config": {"rank": 4}}

@@ -60,6 +60,7 @@ def answers(draw: st.DrawFn) -> tuple[ToolFormat, list[str], list[str]]:
     return form, one, other
 
 
+@pytest.mark.slow
 @given(answers())
 def test_where_an_answer_is_cut_makes_no_difference(answer: tuple[ToolFormat, list[str], list[str]]) -> None:
     form, one, other = answer

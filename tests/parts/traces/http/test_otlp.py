@@ -230,6 +230,7 @@ VALUES = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @examples(60)
 @given(
     ODD | st.dictionaries(MEMBERS, ODD, max_size=3).map(lambda odd: {**span(spanId="4" * 16), **odd})
@@ -295,6 +296,7 @@ def test_a_large_resource_is_not_kept_with_every_span_of_it(client: Any) -> None
     assert calls(client) == []
 
 
+@pytest.mark.slow
 def test_what_is_no_export_is_refused_in_the_encoding_that_was_asked_for(client: Any) -> None:
     def refused(raw: bytes, status: int, *headers: tuple[str, str]) -> Answer:
         answer: Answer = client.send("POST", PATH, raw=raw, headers=headers, check=False)

@@ -46,6 +46,7 @@ def texts_of(deltas: Sequence[Delta], count: int) -> list[str]:
     return ["".join(delta.text for delta in deltas if delta.index == index) for index in range(count)]
 
 
+@pytest.mark.slow
 @given(TEXTS, st.sampled_from([0, None]), st.booleans(), st.randoms())
 @examples(60)
 def test_those_with_ids_of_their_own_are_told_apart_in_any_order(

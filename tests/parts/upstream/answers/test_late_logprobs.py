@@ -55,6 +55,7 @@ def read(chunks: Sequence[Any], request: CompletionRequest = ASKED) -> list[Delt
     return [*found, *reader.end(finished=True)]
 
 
+@pytest.mark.slow
 @given(streams(), st.sampled_from(["stop", "length"]))
 @example(([b"hi", b" there"], "hi there", [chunk("hi there"), chunk("", entries_of([b"hi", b" there"]))]), "stop")
 @examples(200)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -116,6 +117,7 @@ def check(found: list[Any], answer: OddAnswer, dialect: OddDialect, wrong: froze
         assert usage == told(answer.usage, dialect, wrong)
 
 
+@pytest.mark.slow
 @given(answers(), dialects, faults, st.lists(st.integers(1, 300), max_size=8))
 @example(OddAnswer(), OddDialect.OPENAI, frozenset({OddFault.BYTE_ORDER_MARK, OddFault.SPLIT_USAGE}), [1])
 @example(OddAnswer("\U000470c2", piece=1), OddDialect.OPENAI, frozenset({OddFault.HALVED_CHARACTERS}), [])
@@ -126,6 +128,7 @@ def test_any_stream_is_read_as_it_was_meant(
     check(read(answer, dialect, wrong, cuts), answer, dialect, wrong)
 
 
+@pytest.mark.slow
 @given(answers(), dialects, faults)
 @examples(60)
 def test_any_document_is_read_as_its_stream_is(
