@@ -4,12 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import sys
 sys.modules["psycopg"] = None
-import pytest
-import pytest
-
 from modelyard import open_platform
 from modelyard.errors import MissingExtra
 
