@@ -11,8 +11,8 @@ from modelyard import open_platform
 pytestmark = pytest.mark.crash
 
 MOMENTS = (
-    *("commit 1 after", "commit 2 inside", "commit 2 after", "beat 1 after", "beat 2 inside", "beat 2 after"),
-    "commit 3 inside",
+    *("commit 1 after", "commit 2 inside", "commit 2 after", "beat 1 after", "commit 3 inside", "commit 3 after"),
+    "commit 4 inside",
 )
 """The commits of the worker: it claims the job, begins the response, books it with its answer, and ends the job."""
 
