@@ -196,7 +196,9 @@ class RequestReceiver:
         self._receive = receive
         self._begun = begun
         self.task: asyncio.Task[Any] | None = task
-        self.gone = self.complete = self._reading = False
+        self.gone: bool = False
+        self.complete: bool = False
+        self._reading = False
         self._size = 0
         self._began: float | None = None
         self._watcher: asyncio.Task[None] | None = None

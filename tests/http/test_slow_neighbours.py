@@ -19,7 +19,7 @@ from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import IN_MEMORY, Request, Response
 from modelyard.parts.upstream.fallback import Fallback
-from modelyard.protocols import ServedModel
+from modelyard.protocols import Running, ServedModel
 from modelyard.threads import FairPool
 
 pytestmark = pytest.mark.slow
@@ -187,11 +187,13 @@ def test_a_tenant_with_too_many_stalled_calls_is_refused_alone(yard: Yard) -> No
 class Held:
     """An executor that takes jobs and does nothing with them."""
 
+    isolates = False
+
     def submit(self, claim: Any, run: Any, needs: Any) -> str:
         return str(claim.job_id)
 
-    def poll(self, handle: str) -> None:
-        return None
+    def states(self, handles: Any) -> Any:
+        return {handle: Running() for handle in handles}
 
     def cancel(self, handle: str) -> None:
         pass

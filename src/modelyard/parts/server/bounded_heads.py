@@ -51,7 +51,7 @@ def raise_descriptors() -> int:
 
 
 class BoundedProtocol(JoiningProtocol):
-    bounds = Bounds()
+    bounds: Bounds = Bounds()
     pipeline: Any = ()
     _left = 0
     _late: Any = None

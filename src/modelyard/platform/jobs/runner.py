@@ -85,7 +85,7 @@ class Runner:
         self._claimed: dict[Claim, ClaimedJob] = {}
         self._unsettled: dict[Claim, End] = {}
         self._faults, self._paused_until = 0, 0.0
-        self.doubts_artifacts = False
+        self.doubts_artifacts: bool = False
         self.ready: Sequence[Needs] = ()
         self._expired: ExpiredClaims | None = None
         self._lock = threading.Lock()
