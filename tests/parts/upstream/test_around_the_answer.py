@@ -20,6 +20,7 @@ from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, 
 from modelyard.parts.upstream.address import Address
 from modelyard.parts.upstream.decoding import MOST_AT_ONCE, Decompressor, encoding_of
 from modelyard.parts.upstream.errors import Head, RetryableError, refusal
+from modelyard.parts.upstream.transport import AsyncTransport, BlockingTransport
 from modelyard.testing.clock import ManualClock
 from upstream_asking import SECRET, TIMEOUTS, Hurried, ask, backend_at, http, request_of, served, text_of
 
@@ -159,6 +160,30 @@ class TestLabels:
         self, canned: Any, either: Any, body: bytes, label: str, before: bytes
     ) -> None:
         with backend_at(canned(http(before + body, label))) as backend:
+            assert text_of(either(backend, streamed=body is STREAM)) == "hi there"
+
+    @BODIES
+    @pytest.mark.parametrize("first", [*range(1, 9), 12])
+    def test_a_few_first_bytes_are_waited_for(
+        self, canned: Any, either: Any, body: bytes, first: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kept: list[bytes] = []
+
+        def cut(raw: bytes) -> bytes:
+            """Have the first bytes come alone."""
+            if raw.startswith(body[:6]):
+                kept.append(raw[first:])
+                return raw[:first]
+            return raw
+
+        blocking, on_loops = BlockingTransport.read, AsyncTransport.read
+
+        async def read(transport: Any, seconds: float) -> bytes:
+            return kept.pop() if kept else cut(await on_loops(transport, seconds))
+
+        monkeypatch.setattr(AsyncTransport, "read", read)
+        monkeypatch.setattr(BlockingTransport, "read", lambda *of: kept.pop() if kept else cut(blocking(*of)))
+        with backend_at(canned(http(body, "text/plain"))) as backend:
             assert text_of(either(backend, streamed=body is STREAM)) == "hi there"
 
     @pytest.mark.parametrize(

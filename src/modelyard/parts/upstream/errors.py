@@ -73,6 +73,10 @@ class Head:
         return 200 <= self.status < 300
 
     @property
+    def is_event_stream(self) -> bool:
+        return self.content_type.lower().startswith("text/event-stream")
+
+    @property
     def is_redirect(self) -> bool:
         """Whether the same request is to be sent to another place (RFC 9110, 15.4.8 and 15.4.9)."""
         return self.status in (307, 308) and bool(self.location)

@@ -9,6 +9,8 @@ MAX_EVENT = 2**24
 """The most bytes that an event may have."""
 
 
+_BLANKS = 2**16
+_FIELDS = (b"data", b"event", b"id", b"retry")
 _FIELD = re.compile(rb"(?:[ \t]|\xef\xbb\xbf)*(data|event|id|retry)?[ \t]*:", re.IGNORECASE)
 
 
@@ -16,6 +18,12 @@ def begins_event(line: bytes) -> bool:
     """Return whether a line is one of an event, or a comment. Some servers write spaces around the name of a field,
     or a byte order mark before it."""
     return _FIELD.match(line) is not None
+
+
+def may_begin_event(begin: bytes) -> bool:
+    """Return whether bytes are too few to tell an event from something else: blanks, and a part of a field's name."""
+    word = begin.lstrip(b" \t\r\n\xef\xbb\xbf").lower()
+    return len(begin) <= _BLANKS and any(field.startswith(word) for field in _FIELDS)
 
 
 def data_of(line: bytes) -> bytes | None:

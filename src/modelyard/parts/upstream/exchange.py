@@ -18,7 +18,7 @@ from modelyard.parts.upstream.answers.reader import AnswerBrokenOff, AnswerReade
 from modelyard.parts.upstream.answers.values import read_json, read_values
 from modelyard.parts.upstream.decoding import TELLING, Decompressor, Unreadable, encoding_of
 from modelyard.parts.upstream.errors import Head, RetryableError, failed_inside, moved, refusal, reported
-from modelyard.parts.upstream.events import EventReader, begins_event, data_of
+from modelyard.parts.upstream.events import EventReader, begins_event, data_of, may_begin_event
 from modelyard.parts.upstream.models import UpstreamModel
 from modelyard.parts.upstream.timeouts import Timeouts
 from modelyard.protocols import Clock, ServedModel
@@ -228,6 +228,12 @@ class Attempts:
         self._ahead = b"" if encoding else begin
         if encoding:
             self._ahead = yield from self._read()
+        while not head.is_event_stream and may_begin_event(begin := self._ahead):
+            self._ahead = b""
+            more = yield from self._read()
+            self._ahead = begin + more
+            if not more:
+                break
 
     def _read(self) -> Generator[Await, Any, bytes]:
         """Return the next bytes of the body as they were before compression; none at its end."""
@@ -335,7 +341,7 @@ class Exchange(Attempts):
         begin = self._ahead.removeprefix(b"\xef\xbb\xbf").lstrip()
         if begin.startswith((b"{", b"[")):
             return False
-        return begins_event(begin) or head.content_type.lower().startswith("text/event-stream")
+        return begins_event(begin) or head.is_event_stream
 
     def _events(self, reader: AnswerReader) -> Flow[None]:
         """Read a stream of chunks up to its end, so that its connection can be used again.
