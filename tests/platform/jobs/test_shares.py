@@ -13,6 +13,7 @@ from modelyard.domain.job import Job, JobKind, JobStatus, QueueState, Tenant
 from modelyard.domain.record import KEY
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.worker import Capacity
+from modelyard.platform.jobs.expired_claims import READ_AT_ONCE
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.jobs.shares import take_turn
 from modelyard.stores.memory import MemoryStore
@@ -177,11 +178,16 @@ def test_a_worker_that_chose_before_another_has_reached_the_limit_takes_nothing(
 
 
 def test_jobs_from_before_entities_had_shares_are_claimed(memory: Queue) -> None:
-    (job,) = memory.submit("a")
-    memory.yard.runtime.store.transact(lambda tx: tx.remove(Tenant, "a"))
+    """Of all entities, also if the oldest job cannot run, and if there are more than are read at once."""
+    memory.submit("cards", READ_AT_ONCE, accelerators=4)
+    jobs = [job for entity in "abc" for job in memory.submit(entity)]
+    for entity in ("cards", *"abc"):
+        memory.yard.runtime.store.transact(lambda tx, entity=entity: tx.remove(Tenant, entity))
+    memory.yard.runtime.store.transact(lambda tx: tx.add(Tenant("cards", waiting=True)))
     worker = memory.yard.worker()
     worker.run_until_idle()
-    assert memory.yard.job(job.id).status is not JobStatus.QUEUED
+    worker.run_until_idle()
+    assert all(memory.yard.job(job.id).status is not JobStatus.QUEUED for job in jobs)
 
 
 def test_who_waits_for_nothing_is_noted_once(memory: Queue) -> None:

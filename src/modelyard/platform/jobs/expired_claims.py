@@ -15,9 +15,10 @@ from modelyard.platform.listing import Cursor
 from modelyard.platform.paging import cursor_at, get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import died_here
-from modelyard.protocols import Snapshot, Tx
+from modelyard.protocols import Tx
 
 PAGE = 100
+READ_AT_ONCE = 1000
 JOBS = "jobs"
 HELD_BACK = "jobs held back"
 LEASES_TO_REMEMBER = 100
@@ -31,6 +32,8 @@ class ExpiredClaims:
         self.runtime = runtime
         self._after: Cursor | None = None
         self._after_held: Cursor | None = None
+        self._after_ready: Cursor | None = None
+        self._announced = False
 
     def reclaim(self, mine: Collection[Claim], take_over: Callable[[JobProgress], bool]) -> None:
         """Look at the next page of claimed jobs; return those of dead workers to the queue, unless they are taken
@@ -58,8 +61,22 @@ class ExpiredClaims:
         for job in due:
             self.runtime.store.transact(partial(release, seen=job))
 
-        for job in self.runtime.store.read(_without_share):
-            self.runtime.store.transact(partial(ready, entity=job.entity))
+        self._announce_all()
+
+    def _announce_all(self) -> None:
+        """Give a share to entities whose ready jobs are from before entities had one: a look through them, once."""
+        if self._announced:
+            return
+        page = self.runtime.store.read(
+            lambda snapshot: snapshot.select(
+                Job, ("entity", "seq"), "by_place", QueueState.READY, after=self._after_ready, limit=READ_AT_ONCE
+            )
+        )
+        self._announced = len(page) < READ_AT_ONCE
+        self._after_ready = page[-1][1:] if page else None
+        for entity in {entity for entity, _ in page}:
+            if self.runtime.store.read(lambda snapshot, entity=entity: get_or_none(snapshot, Tenant, entity)) is None:  # type: ignore[misc]
+                self.runtime.store.transact(partial(ready, entity=entity))
 
     def _next_page(self) -> list[JobProgress]:
         page = self.runtime.store.read(
@@ -79,12 +96,6 @@ class ExpiredClaims:
             self.runtime.observe(LeaseTaken(job.id, seen.worker_id))
             announce(self.runtime, job)
         return job
-
-
-def _without_share(snapshot: Snapshot) -> list[Job]:
-    """Return the oldest ready job if its entity has no share yet: it is from before entities had one."""
-    oldest = snapshot.page(Job, "by_place", QueueState.READY, limit=1)
-    return [job for job in oldest if get_or_none(snapshot, Tenant, job.entity) is None]
 
 
 def expire(tx: Tx, types: JobTypes, seen: JobProgress, event_id: str, now: datetime, max_crashes: int) -> Job | None:
