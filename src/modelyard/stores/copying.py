@@ -152,13 +152,19 @@ def retire_numbers(target: Store, record: Record, last: int) -> None:
     target.transact(lambda tx: cast(Restorable, tx).retire_numbers(record.cls, last), durable=False)
 
 
+def taken_name(path: str) -> str | None:
+    """Return the name of a file that a SQLite file of this name would have: its own, or that of a log that a killed
+    process has left, which SQLite would apply to it."""
+    return next((name for end in ("", "-wal", "-shm", "-journal") if os.path.lexists(name := path + end)), None)
+
+
 def back_up_to_file(store: Store, records: Sequence[Record], target: str) -> None:
     """Copy every record of one snapshot of `store` to a SQLite file, which has its name once it is complete.
 
     Raises `FileExistsError` or `StoreError`.
     """
-    if os.path.lexists(target):
-        raise FileExistsError(f"{target} exists; a backup never replaces a file")
+    if taken := taken_name(target):
+        raise FileExistsError(f"{taken} exists; a backup never replaces a file, and reads none of another one's log")
     _refuse_other_records(store)
     folder, name = os.path.split(os.path.abspath(target))
     with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as unfinished:

@@ -104,6 +104,30 @@ def test_a_backup_is_restored_whole_and_never_over_anything(yard: Path, tmp_path
     assert "exists" in call("backup", "--store", yard, copy, status=1).output
 
 
+@pytest.mark.parametrize("end", ["-wal", "-shm", "-journal"])
+def test_no_log_of_another_file_is_applied_to_what_is_written(yard: Path, tmp_path: Path, call: Any, end: str) -> None:
+    """A process that was killed leaves its log, and a person moves the store away without it."""
+    copy, back = tmp_path / "copy.db", tmp_path / "back.db"
+    call("backup", "--store", yard, copy)
+    for place, words in ((back, ("restore", copy, back)), (tmp_path / "b.db", ("backup", "--store", yard, "b.db"))):
+        left = Path(f"{place}{end}")
+        left.write_bytes(b"of another store")
+        said = call(*(tmp_path / word if word == "b.db" else word for word in words), status=1).output
+        assert f"{left.name} exists" in said
+        assert not place.exists()
+
+
+def test_a_restore_takes_no_folder_that_has_files(yard: Path, tmp_path: Path, call: Any) -> None:
+    """Else the store that is restored would use up the artifacts of the backup."""
+    copy, back = tmp_path / "copy.db", tmp_path / "back.db"
+    call("backup", "--store", yard, copy)
+    said = call("restore", copy, back, "--artifacts", f"{copy}-artifacts", status=1).output
+    assert "name an empty one" in said
+    assert not back.exists()
+    (tmp_path / "empty").mkdir()
+    call("restore", copy, back, "--artifacts", tmp_path / "empty")
+
+
 def test_tools_of_the_system_check_a_backup(yard: Path, tmp_path: Path, call: Any) -> None:
     program = shutil.which("sha256sum")
     if program is None:

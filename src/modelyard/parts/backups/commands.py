@@ -17,6 +17,7 @@ from modelyard.parts.backups import restoring
 from modelyard.parts.backups.sums import sums_file, write_sums
 from modelyard.platform.artifacts import artifacts_folder
 from modelyard.protocols import ArtifactStore
+from modelyard.stores.copying import taken_name
 
 
 @click.command()
@@ -79,6 +80,8 @@ def _counts(found: restoring.Examined) -> str:
 
 def _free_folder(target: StoreName, artifacts: str | None) -> Path | None:
     """Return the folder of a file that can be made; None for a database, which needs a place for its files."""
+    if artifacts and os.path.isdir(artifacts) and os.listdir(artifacts):
+        raise click.ClickException(f"{artifacts} has files; a restore needs a folder of its own: name an empty one")
     if isinstance(target, Path):
         if not target.parent.is_dir():
             raise click.ClickException(f"there is no folder {target.parent}; make it first, or name another place")
@@ -98,6 +101,6 @@ def _place(target: StoreName, artifacts: str | None) -> ArtifactStore:
 
 
 def _require_free(*paths: Path) -> None:
-    for taken in paths:
-        if os.path.lexists(taken):
+    for path in paths:
+        if taken := taken_name(str(path)):
             raise click.ClickException(f"{taken} exists; nothing is ever replaced: move it away first")
