@@ -6,7 +6,7 @@ weights are initialised. Two threads that load at a time each get the other's.
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -32,8 +32,17 @@ def with_shared_weights(folder: Path, device: str, dtype: torch.dtype, load: Cal
         loaded = _LOADED.get(key)
         if loaded is None:
             loaded = _LOADED[key] = load()
-        weights = {id(one): nn.Parameter(one.data, one.requires_grad) for one in loaded.parameters()}
-        return copy.deepcopy(loaded, dict(weights)), loaded
+        own: dict[int, Any] = {id(one): one.clone() for one in _tensors(loaded)}
+        own |= {id(one): nn.Parameter(one.data, one.requires_grad) for one in loaded.parameters()}
+        return copy.deepcopy(loaded, own), loaded
+
+
+def _tensors(network: nn.Module) -> Iterator[torch.Tensor]:
+    """Yield what a network has besides its weights, such as the angles of positions."""
+    for module in network.modules():
+        for one in (*module.buffers(recurse=False), *vars(module).values()):
+            if isinstance(one, torch.Tensor) and not isinstance(one, nn.Parameter):
+                yield one
 
 
 def _stamps(folder: Path) -> tuple[tuple[str, int, int], ...]:
