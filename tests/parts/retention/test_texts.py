@@ -335,3 +335,18 @@ def test_the_host_deletes_an_entity_over_http(opened: Platform, acting: Any) -> 
     assert theirs.send("DELETE", path).status == 401
     assert host.send("DELETE", path).json["records"] == 2
     assert host.send("DELETE", path).json["records"] == 0
+
+
+@pytest.mark.parametrize("days", [0, -1, float("inf"), float("nan"), 1e300, "3", None, True])
+def test_an_age_is_a_number_of_days_that_there_may_have_been(days: Any) -> None:
+    with open_platform() as platform, pytest.raises(InvalidInput, match="days: must be a number above 0"):
+        platform.keep_texts(days)
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "inf", "nan", "1e300", "1e9d", "x"])
+def test_an_age_that_cannot_be_is_refused_in_a_line(tmp_path: Path, days: str) -> None:
+    open_platform(tmp_path / "yard.db").close()
+    said = CliRunner().invoke(main, ["keep", "texts", "--store", str(tmp_path / "yard.db"), "--", days])
+    assert said.exit_code in (1, 2), said.output
+    assert "days" in said.output.lower()
+    assert "Traceback" not in said.output

@@ -46,12 +46,19 @@ def test_a_share_is_what_was_set_and_is_replaced_as_a_whole() -> None:
         ({"running": 0}, ("running",)),
         ({"running_of": {"sft": -1}}, ("running_of", "sft")),
         ({"running_of": {"sfx": 1}}, ("running_of", "sfx")),
+        ({"running": 5, "running_of": {"": 3}}, ("running_of",)),
     ],
 )
 def test_what_cannot_be_a_share_is_refused_at_its_place(options: dict[str, Any], place: tuple[str, ...]) -> None:
     with open_platform() as platform, pytest.raises(InvalidInput) as refused:
         platform.shares.set("acme", **options)
     assert [problem.loc for problem in refused.value.problems] == [place]
+
+
+@pytest.mark.parametrize("entity", ["", " ", "a\0b", "\ud800", "a" * 129, 5])
+def test_what_cannot_be_an_entity_has_no_share(entity: Any) -> None:
+    with open_platform() as platform, pytest.raises(InvalidInput, match=r"entity: must be 1 to 128"):
+        platform.shares.set(entity)
 
 
 def test_it_is_set_and_shown_over_http_by_the_host_alone() -> None:

@@ -7,6 +7,7 @@ import attrs
 import click
 
 from modelyard.cli.terminal import PlaceType, StoreName, entity_option, json_option, opened, show_fields, store_option
+from modelyard.parts.retention.retained import MOST_DAYS
 from modelyard.parts.retention.service import KeepEvents, KeepLedger, KeepRuns, KeepTexts
 
 
@@ -16,10 +17,10 @@ class Days(click.FloatRange):
     name = "days"
 
     def __init__(self) -> None:
-        super().__init__(0, min_open=True)
+        super().__init__(0, MOST_DAYS, min_open=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number. Fails unless it is more than 0."""
+        """Return the number. Fails unless it is more than 0 and not beyond `MOST_DAYS`."""
         number: Any = value.removesuffix("d") if isinstance(value, str) else value
         return super().convert(number, param, ctx)
 

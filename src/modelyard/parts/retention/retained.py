@@ -25,10 +25,13 @@ LATE = timedelta(days=1)
 Path = str | os.PathLike[str] | None
 
 
+MOST_DAYS = 100_000
+
+
 def time_before(runtime: Runtime, days: float) -> datetime:
     """Return the time so many days ago. Raises `InvalidInput`."""
-    if not days > 0:
-        raise InvalidInput.at("days", msg="must be more than 0")
+    if type(days) not in (int, float) or not 0 < days <= MOST_DAYS:
+        raise InvalidInput.at("days", msg=f"must be a number above 0, and at most {MOST_DAYS:,}")
     return runtime.clock.now() - timedelta(days=days)
 
 

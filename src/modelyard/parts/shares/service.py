@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from modelyard.domain.identity import Principal
+from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.job import Tenant
 from modelyard.domain.record import KEY
 from modelyard.errors import Forbidden, InvalidInput, Problem
@@ -56,7 +56,10 @@ class Shares:
         Raises `InvalidInput`, `Forbidden`.
         """
         self._require_host()
-        limits = {**({} if running is None else {ALL_KINDS: running}), **(running_of or {})}
+        by_kind = dict(running_of or {})
+        if ALL_KINDS in by_kind:
+            raise InvalidInput.at("running_of", msg="must name kinds of jobs; the limit of all is `running`")
+        limits = {**({} if running is None else {ALL_KINDS: running}), **by_kind}
         self._check(entity, weight, limits)
 
         def step(tx: Tx) -> Tenant:
@@ -98,9 +101,8 @@ class Shares:
             raise Forbidden("only the host may see and set the shares of entities; use a host key")
 
     def _check(self, entity: str, weight: int, limits: Mapping[str, int]) -> None:
+        check_name(entity, "entity")
         problems, kinds = [], sorted(self._runtime.job_types.keys())
-        if not entity:
-            problems.append(Problem(("entity",), "must not be empty"))
         if type(weight) is not int or not 1 <= weight <= MOST_WEIGHT:
             problems.append(Problem(("weight",), f"must be a whole number from 1 to {MOST_WEIGHT}"))
         for kind, most in limits.items():
