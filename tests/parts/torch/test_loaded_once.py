@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -57,9 +58,9 @@ def at_once(do: Callable[[], Any]) -> list[Any]:
 
 
 def test_networks_that_are_made_at_once_are_read_once_and_share_their_weights(
-    folders: Callable[..., Path], loads: Loads
+    folders: Callable[..., Path], loads: Loads, tmp_path: Path
 ) -> None:
-    folder = folders()
+    folder = copytree(folders(), tmp_path / "base")  # one that no other test has loaded
     made: list[Network] = at_once(lambda: Network(folder))
     assert loads == [1]
     places = [{name: weight.data_ptr() for name, weight in one.model.named_parameters()} for one in made]
@@ -101,9 +102,9 @@ def test_an_adapter_belongs_to_the_network_to_which_it_was_attached(folders: Cal
 
 
 def test_networks_that_may_change_their_weights_are_read_one_after_the_other(
-    folders: Callable[..., Path], loads: Loads
+    folders: Callable[..., Path], loads: Loads, tmp_path: Path
 ) -> None:
-    folder = folders()
+    folder = copytree(folders(), tmp_path / "base")  # one that no other test has loaded
     at_once(lambda: Network(folder, own=True))
     assert loads == [1] * MANY
 
@@ -135,7 +136,12 @@ def test_jobs_and_answers_of_one_base_model_that_begin_at_once_all_succeed(
 
 @pytest.mark.parametrize(("failures", "status", "attempts"), [(2, "succeeded", 3), (1000, "failed", 10)])
 def test_a_job_whose_base_model_cannot_be_loaded_is_given_back_a_few_times(
-    folders: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, failures: int, status: str, attempts: int
+    folders: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failures: int,
+    status: str,
+    attempts: int,
 ) -> None:
     left, stored = [None] * failures, networks._stored
 
@@ -146,8 +152,9 @@ def test_a_job_whose_base_model_cannot_be_loaded_is_given_back_a_few_times(
         return stored(*given)
 
     monkeypatch.setattr(networks, "_stored", failing)
+    folder = copytree(folders(), tmp_path / "base")  # one that no other test has loaded
     with open_platform(settings=Settings(poll=0.001, lease=0.01)) as platform:
-        platform.add_base_model(folders(), id="base")
+        platform.add_base_model(folder, id="base")
         job = platform.training.sft(platform.models.create("m", base_model="base"), ROWS)
         platform.worker().run_until_idle()
         ended = job.refresh()
