@@ -108,3 +108,26 @@ def test_the_health_of_the_training_interface_keeps_its_key(client: Any, client_
     assert client.send("GET", "/v1/health", key="").status == 401
     alone = client_for(platform, interfaces=[Interface.INFERENCE])
     assert alone.send("GET", "/livez", key="", check=False).status == 404
+
+
+def test_a_look_that_cannot_begin_is_made_when_it_can(clock: LaterClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process without room for another thread is not ready, and is again once there is room."""
+    look = readiness.Look("store", readiness.FRESH)
+
+    class Full(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(readiness, "Thread", Full)
+        assert not look.found(lambda: None, clock)
+    assert look.found(lambda: None, clock)
+
+
+def test_the_log_has_the_traceback_of_an_unforeseen_fault(clock: LaterClock, caplog: pytest.LogCaptureFixture) -> None:
+    def check() -> None:
+        raise KeyError("odd")
+
+    assert not readiness.Look("store", readiness.FRESH).found(check, clock)
+    (record,) = caplog.records
+    assert record.exc_info is not None

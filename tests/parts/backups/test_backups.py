@@ -128,6 +128,17 @@ def test_a_restore_takes_no_folder_that_has_files(yard: Path, tmp_path: Path, ca
     call("restore", copy, back, "--artifacts", tmp_path / "empty")
 
 
+def test_digests_that_are_missing_or_damaged_are_said(yard: Path, tmp_path: Path, call: Any) -> None:
+    copy, sums = tmp_path / "copy.db", tmp_path / "copy.db.sha256"
+    call("backup", "--store", yard, copy)
+    sums.write_bytes(sums.read_bytes() + b"\xff\n")
+    assert f"{sums} is damaged: it is not UTF-8" in call("restore", copy, "--check", status=1).output
+    sums.unlink()
+    assert f"there is no {sums} to compare it with" in call("restore", copy, "--check").output
+    assert "printable characters only" in call("backup", "--store", yard, tmp_path / "a\nb.db", status=1).output
+    assert not [path for path in tmp_path.iterdir() if "\n" in path.name]
+
+
 def test_tools_of_the_system_check_a_backup(yard: Path, tmp_path: Path, call: Any) -> None:
     program = shutil.which("sha256sum")
     if program is None:

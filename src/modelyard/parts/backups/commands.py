@@ -29,6 +29,8 @@ def backup(store: StoreName, file: Path) -> None:
     The records are in FILE, the artifacts in FILE-artifacts, and the digests of both in FILE.sha256, which
     `sha256sum --check` and `modelyard restore` compare.
     """
+    if not file.name.isprintable():
+        raise click.ClickException("the name of a backup has printable characters only, for its file of digests")
     _require_free(file, sums_file(file))
     with opened(store) as platform:
         try:
@@ -61,7 +63,8 @@ def restore(file: Path, target: StoreName | None, artifacts: str | None, check: 
     parts = parts_of(click.get_current_context())
     if target is None:
         with tempfile.TemporaryDirectory() as elsewhere, restoring.examined(file, parts, Path(elsewhere)) as found:
-            click.echo(f"{file} is whole: {_counts(found)}")
+            compared = "" if sums_file(file).exists() else f"; there is no {sums_file(file)} to compare it with"
+            click.echo(f"{file} is whole: {_counts(found)}{compared}")
         return
     near = _free_folder(target, artifacts)
     with tempfile.TemporaryDirectory() as elsewhere, restoring.examined(file, parts, near or Path(elsewhere)) as found:

@@ -43,10 +43,13 @@ def write_sums(file: Path) -> Sums:
     names = sorted(os.listdir(folder)) if folder.is_dir() else []
     sums = Sums(digest_of(file), {name: digest_of(folder / name) for name in names})
     lines = [f"{sums.records}  {file.name}", *(f"{sums.artifacts[name]}  {folder.name}/{name}" for name in names)]
-    with sums_file(file).open("x") as written:
+    target = sums_file(file)
+    unfinished = target.with_name(f".{target.name}.part")  # one that is cut off would check less without a word
+    with unfinished.open("w", encoding="utf-8") as written:
         written.writelines(f"{line}\n" for line in lines)
         written.flush()
         sync(written.fileno())
+    unfinished.rename(target)
     sync_folder(str(file.absolute().parent))
     return sums
 
@@ -54,9 +57,11 @@ def write_sums(file: Path) -> Sums:
 def read_sums(file: Path) -> Sums | None:
     """Return the digests that were written with a backup; None for one of an earlier version. Raises `StoreCorrupt`."""
     try:
-        lines = sums_file(file).read_text().splitlines()
+        lines = sums_file(file).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except FileNotFoundError:
         return None
+    except UnicodeDecodeError as fault:
+        raise StoreCorrupt(f"{sums_file(file)} is damaged: it is not UTF-8") from fault
     found = [_LINE.fullmatch(line) for line in lines]
     if not found or None in found:
         raise StoreCorrupt(f"{sums_file(file)} is damaged: it has other lines than digests")

@@ -45,21 +45,25 @@ class Look:
         with self.lock:
             if self.thread is None and clock.monotonic() - self.at >= self.fresh:
                 self.thread = Thread(target=self._look, args=(check, clock), name="modelyard-look", daemon=True)
-                self.thread.start()
+                try:
+                    self.thread.start()
+                except RuntimeError:  # the process has no room for another thread; the next one that asks tries again
+                    self.thread = None
             looking = self.thread
         if looking is not None:
             looking.join(PATIENCE)
         return self.good and clock.monotonic() - self.at < self.fresh + VALID
 
     def _look(self, check: Callable[[], object], clock: Clock) -> None:
+        good = False
         try:
             check()
             good = True
         except Exception as fault:  # noqa: BLE001 - any fault here means that it is away
-            words = str(fault) if isinstance(fault, ModelyardError) else f"{type(fault).__name__}; see the log"
-            log.warning("the %s cannot be used: %s", self.name, words)
-            good = False
-        self.good, self.at, self.thread = good, clock.monotonic(), None
+            unforeseen = not isinstance(fault, ModelyardError)
+            log.warning("the %s cannot be used: %s", self.name, fault, exc_info=unforeseen)
+        finally:
+            self.good, self.at, self.thread = good, clock.monotonic(), None
 
 
 @attrs.define(eq=False)
