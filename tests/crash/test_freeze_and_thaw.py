@@ -68,14 +68,19 @@ def test_a_frozen_worker_is_replaced_within_the_lease_and_two_polls(nursery: Nur
     child.stop()
 
 
+def but_for_turns(evidence: Evidence) -> dict[str, Any]:
+    """What is stored, without the notes of who waits for a turn: any worker that looks at the queue may write them."""
+    return {table: rows for table, rows in evidence.contents().items() if table != "tenants"}
+
+
 def test_a_worker_thawed_after_its_job_was_done_changes_nothing(nursery: Nursery, evidence: Evidence) -> None:
     frozen = frozen_worker(nursery, evidence)
     child = successor(nursery, evidence)
     child.hear_until("closed")
-    before = evidence.contents()
+    before = but_for_turns(evidence)
     thaw(frozen)
     assert late_deeds(frozen) == []
-    assert evidence.contents() == before
+    assert but_for_turns(evidence) == before
     check_the_end(evidence, frozen, child)
 
 

@@ -456,11 +456,16 @@ def test_without_process_information_no_process_is_found(monkeypatch: pytest.Mon
 # ---- commands that run a job themselves --------------------------------------------------------------------------
 
 
+def heed_interrupts() -> None:
+    """Shells have what they start in the background ignore an interrupt, and its children with it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_a_command_that_runs_a_job_itself_gives_it_back_when_it_is_told_to_end(site: Site, end: signal.Signals) -> None:
     job = site.sft(gate="step 2")
     watch = ("-m", "modelyard.cli", "jobs", "watch", job.id, "--factory", "gated_yard:from_environment")
-    process = site.start(*watch, stdin=subprocess.DEVNULL)
+    process = site.start(*watch, stdin=subprocess.DEVNULL, preexec_fn=heed_interrupts)
     site.reached()
     process.send_signal(end)
     status, reply = end_of(process)
