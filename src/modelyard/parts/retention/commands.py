@@ -29,7 +29,7 @@ class Days(click.FloatRange):
 @store_option
 @click.argument("what", type=click.Choice(["events", "ledger", "runs", "texts"]))
 @click.argument("days", type=Days())
-@click.option("--export", type=PlaceType(), help="The file that they are appended to.")
+@click.option("--export", type=PlaceType(), help="Append what is removed to this file.")
 @entity_option
 @click.option("--project", help="Only those of projects of this name.")
 @json_option

@@ -17,7 +17,9 @@ from modelyard.parts.server import forwarded, uvicorn_server
 from modelyard.report.terminal import log_to_terminal
 
 _STANDARD = ",".join(map(str, STANDARD))
-GRACE_HELP = "How long to go on after SIGTERM, with a /readyz of 503, so that nobody sends more.  [default: 0]"
+GRACE_HELP = (
+    "How long to serve on after SIGTERM, while /readyz says 503, so that load balancers send no more.  [default: 0]"
+)
 ROOT_HELP = "The path below which a proxy serves this, and which it takes off."
 PROXY_HELP = (
     "Believe the X-Forwarded headers of this address or network: Prefix, For and Proto.  [default: this machine's]"

@@ -1,4 +1,4 @@
-"""A server for the platform and its dashboard: commands over uvicorn."""
+"""A server for the platform and its dashboard: the commands `serve` and `ui`, on uvicorn."""
 
 from modelyard.part import Command, Part
 

@@ -53,7 +53,7 @@ def run(
     host: str,
     port: int,
     grace: float = 0,
-    leave: Callable[[], object] = int,
+    leave: Callable[[], object] = lambda: None,
     head_seconds: float = Bounds().head_seconds,
 ) -> None:
     bounds = Bounds(head_seconds=head_seconds, connections=raise_descriptors())

@@ -74,7 +74,7 @@ class Shares:
         return EntityShare.of(self._runtime.store.transact(step))
 
     def get(self, entity: str) -> EntityShare:
-        """Return the share of an entity: as one that was never set, if it was not."""
+        """Return the share of an entity, or the default share if none was set."""
         self._require_host()
         found = self._runtime.store.read(lambda snapshot: snapshot.find(Tenant, KEY, entity))
         return EntityShare(entity) if found is None else EntityShare.of(found)
