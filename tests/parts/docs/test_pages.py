@@ -30,7 +30,7 @@ def test_each_has_a_title_an_address_and_one_sentence() -> None:
     assert [address for _, address, _ in LISTED] == [page.address for page in KNOWN]
     for title, _, sentence in LISTED:
         assert title.strip()
-        assert 20 <= len(sentence) <= 300, (title, sentence)
+        assert 15 <= len(sentence) <= 300, (title, sentence)
         assert sentence.endswith("."), (title, sentence)
         assert "](" not in sentence
     sentences = [sentence for _, _, sentence in LISTED]
