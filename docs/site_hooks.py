@@ -10,15 +10,17 @@ from typing import Any
 
 from modelyard.parts.docs.pages import CHECKOUT, FILES, DocsPage, read
 
+FILE = re.compile(r"^```(\w+) ([\w.]+)$", re.MULTILINE)
 LAW = re.compile(r'(<h\d id="[^"]*\.test_[^"]*")')
 
 
-def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> None:
-    """Give the search the other words for a page."""
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Give the search the other words for a page, and show the name of the file that a block of code is."""
     path = page.file.src_uri
     page.meta["tags"] = list(DocsPage(path, "", markdown).also)
     if path.startswith("reference/api/"):
         page.meta["search"] = {"boost": 0.1}
+    return FILE.sub(r'```\1 title="\2"', markdown)
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
