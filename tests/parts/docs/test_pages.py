@@ -51,6 +51,8 @@ def test_each_how_to_names_the_words_that_people_look_for() -> None:
         ("# A\n\nAlso: b, c.\n\nDo [this](x.md) first. Then that.\n", "Do this first."),
         ("# A\n\n```python\nx. Y\n```\n\nUse `a.b` here:\n\n- more\n", "Use `a.b` here."),
         ("# A\n\n| a | b |\n\n**Bold is said\nfirst.** And more.\n", "Bold is said first."),
+        ("# A\n\nSend `Key: Value` there: Now. (Or not.)\n", "Send `Key: Value` there: Now."),
+        ("# A\n\nIs it so? It is.\n", "Is it so."),
         ("# A\n", ""),
     ],
 )

@@ -64,7 +64,7 @@ class DocsPage:
         blocks = (one for one in self.text.split("\n\n")[1:] if re.match(r"[^\W_]|[`*\[\"]", one))
         prose = (" ".join(one.split()) for one in blocks if not one.startswith(("Also: ", "```")))
         said = _LINK.sub(r"\1", next(prose, "")).replace("**", "")
-        first = re.match(r".*?[.?:](?= [A-Z`]|$)", said)
+        first = re.match(r".*?[.?](?= [A-Z`(]|$)|.*:$", said)
         return first[0].rstrip(":?.") + "." if first else ""
 
 
