@@ -149,11 +149,15 @@ def test_a_tag_shows_its_operations_with_their_schemas_and_no_others(platform: A
     (parameter,) = (one for one in whole["paths"]["/openapi.json"]["get"]["parameters"] if one["name"] == "tag")
     tags = re.findall(r"\b[a-z_]+\b", parameter["description"].partition("one of ")[2].partition(", with")[0])
     assert {*tags} >= {tag["name"] for tag in whole["tags"]} | {"chat", "keys", "evaluations", "training"}
+    every = [one for methods in whole["paths"].values() for one in methods.values()]
+    shown: set[str] = set()
     for tag in tags:
         part = client.send("GET", "/openapi.json", query=f"tag={tag}", key="").json
         operations = [one for methods in part["paths"].values() for one in methods.values()]
         names = {one["operationId"] for one in operations}
-        assert names
+        assert names >= {one["operationId"] for one in every if one["tags"] == [tag]}
+        assert 0 < len(names) < len(every) / 2
+        shown |= names
         assert {one["tags"][0] for one in operations} == {one["name"] for one in part["tags"]}
         assert referred(part) == part["components"]["schemas"].keys(), tag
         linked = {to["operationId"] for one in operations for to in one["responses"]["200"].get("links", {}).values()}
@@ -164,6 +168,13 @@ def test_a_tag_shows_its_operations_with_their_schemas_and_no_others(platform: A
             for method, operation in methods.items():
                 kept = {**operation["responses"]["200"], "links": 0}
                 assert kept == {**whole["paths"][path][method]["responses"]["200"], "links": 0}
+    assert shown == {one["operationId"] for one in every}
+
+
+def test_a_capability_is_shown_on_its_own(platform: Any, client_for: Any) -> None:
+    keys = client_for(platform).send("GET", "/openapi.json", query="tag=keys", key="").json
+    below = "/v1/admin/keys"
+    assert {*keys["paths"]} == {below, f"{below}/{{key_id}}", f"{below}/{{key_id}}/revoke"}
 
 
 def test_chat_is_a_tag_however_it_is_written(platform: Any, client_for: Any) -> None:
