@@ -9,6 +9,7 @@ import pytest
 
 from http_client import Client, client_of
 from modelyard import open_platform
+from modelyard.http.interface import Interface
 from modelyard.parts.docs import pages
 from modelyard.parts.docs.pages import DocsPage
 
@@ -72,6 +73,15 @@ def test_both_are_served_to_everybody(file: str, client: Client) -> None:
     assert answer.status == 200
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
     assert answer.raw.decode() == pages.text_of(file)
+
+
+@pytest.mark.parametrize("interface", [*Interface], ids=str)
+def test_both_are_where_the_openapi_document_is(interface: Interface) -> None:
+    with open_platform() as platform:
+        client = client_of(platform, interfaces=(interface,))
+        for path in ("/openapi.json", "/llms.txt", "/llms-full.txt"):
+            assert client.send("GET", path, key="").status == 200
+        assert {"/llms.txt", "/llms-full.txt"} <= client.send("GET", "/openapi.json", key="").json["paths"].keys()
 
 
 def test_without_the_docs_each_says_where_they_are(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from modelyard.part import Command, Part
+from modelyard.part import ALWAYS, Command, Part
 
 if TYPE_CHECKING:
     from modelyard.http.route import Route
@@ -17,6 +17,6 @@ def _routes() -> "Sequence[Route]":
 
 PART = Part(
     "docs",
-    routes={"base": _routes},
+    routes={ALWAYS: _routes},
     commands={"docs": Command("Start", "modelyard.parts.docs.command:docs", "Show a page of the docs.")},
 )
