@@ -22,6 +22,7 @@ MEANT = {
     "mock openai": "how-to/test-your-application",
     "mock": "how-to/test-your-application",
     "fake llm server": "how-to/test-your-application",
+    "fake": "how-to/test-your-application",
     "stub": "how-to/test-your-application",
     "pytest fixture": "how-to/test-your-application",
     "vcr": "how-to/record-and-replay",
@@ -65,6 +66,9 @@ MEANT = {
     "plugin": "how-to/write-a-part",
     "redis": "explanation/what-it-does-not-do",
     "sso": "explanation/what-it-does-not-do",
+    "saml": "explanation/what-it-does-not-do",
+    "moderation": "explanation/what-it-does-not-do",
+    "mcp": "explanation/what-it-does-not-do",
     "oidc": "explanation/what-it-does-not-do",
     "guardrails": "explanation/what-it-does-not-do",
 }
