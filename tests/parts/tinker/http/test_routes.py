@@ -8,6 +8,7 @@ import pytest
 
 from driven_runs import BASE, opened, rows_of
 from http_client import Answer, Client, client_of
+from modelyard.parts.tinker.formats.wire import varint
 from tinker_messages import datum, forward_backward, request, tensor
 
 API = "/api/v1"
@@ -123,6 +124,15 @@ def test_losses_that_are_not_offered_are_refused_by_name(
 def test_images_are_refused_by_name(tinker: Tinker) -> None:
     image = b"\x0a\x04\x12\x02\x0a\x00"  # a chunk with an image
     assert "has an image, which is not supported" in tinker.failure(request(tinker.run, 1, [image]))
+
+
+def test_a_field_that_is_not_known_fails_with_its_place(tinker: Tinker) -> None:
+    """In its turn, as the head tells which that is, so that those after it have theirs."""
+    row = datum([1], {"target_tokens": tensor("q", [1]), "weights": tensor("f", [1.0])})
+    assert "data[0]: field 9 is not known" in tinker.failure(request(tinker.run, 1, [row + varint(9, 1)]))
+    assert "field 9 is not known" in tinker.failure(request(tinker.run, 2, [row]) + varint(9, 1))
+    after = tinker.ok("optim_step", model_id=tinker.run, seq_id=3, adam_params={})
+    assert "metrics" in tinker.retrieved(after["request_id"]).json
 
 
 @pytest.mark.parametrize("raw", [b"", b"\xff", b"\x0a\xff", b"\x08\x01", b"\x0a\x01a", b"\x12\x01", b"\x80" * 20])

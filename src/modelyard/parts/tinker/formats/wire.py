@@ -12,35 +12,40 @@ VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _DOUBLE = struct.Struct("<d")
 _FIXED = {FIXED64: 8, FIXED32: 4}
 
-Field = tuple[int, int, Any]
-"""The number of a field, its wire type, and its value: an integer, a float of 64 bits, or the bytes within."""
+Known = Mapping[int, tuple[int, ...]]
+"""The fields of a message by their numbers, each with its wire types."""
+
+_TYPES = {VARINT: "an integer", FIXED64: "a number of 64 bits", LENGTH: "bytes", FIXED32: "a number of 32 bits"}
 
 
 def refuse(why: str, *loc: str | int) -> Never:
     raise InvalidInput.at("body", *loc, msg=why)
 
 
-def fields_of(raw: memoryview, *loc: str | int) -> Iterator[Field]:
-    """Yield the fields of a message, in their order; fields of 32 bits are left out. Raises `InvalidInput`."""
+def fields_of(raw: memoryview, known: Known, *loc: str | int, exactly: bool = True) -> Iterator[tuple[int, Any]]:
+    """Yield the number and the value of each field, in their order: an integer, a float of 64 bits, or bytes.
+
+    Raises `InvalidInput` for a field that is not known, or of another type; if not `exactly`, it is left out.
+    """
     at, end = 0, len(raw)
     while at < end:
         tag, at = _varint(raw, at, end, loc)
         number, wire = tag >> 3, tag & 7
         if not 0 < number < 2**29:
             refuse("is not a protobuf message", *loc)
+        value: Any
         if wire == VARINT:
             value, at = _varint(raw, at, end, loc)
-            yield number, wire, value
-            continue
-        size, at = _varint(raw, at, end, loc) if wire == LENGTH else (_FIXED.get(wire, -1), at)
-        after = at + size
-        if size < 0 or after > end:
-            refuse("is not a whole protobuf message", *loc)
-        if wire == LENGTH:
-            yield number, wire, raw[at:after]
-        elif wire == FIXED64:
-            yield number, wire, _DOUBLE.unpack_from(raw, at)[0]
-        at = after
+        else:
+            size, at = _varint(raw, at, end, loc) if wire == LENGTH else (_FIXED.get(wire, -1), at)
+            value, at = raw[at : at + size], at + size
+            if size < 0 or at > end:
+                refuse("is not a whole protobuf message", *loc)
+        if wire in known.get(number, ()):
+            yield number, _DOUBLE.unpack(value)[0] if wire == FIXED64 else value
+        elif exactly:
+            takes = " or ".join(_TYPES[one] for one in known.get(number, ()))
+            refuse(f"field {number} is {_TYPES[wire]}, not {takes}" if takes else f"field {number} is not known", *loc)
 
 
 def _varint(raw: memoryview, at: int, end: int, loc: tuple[str | int, ...]) -> tuple[int, int]:
@@ -54,19 +59,17 @@ def _varint(raw: memoryview, at: int, end: int, loc: tuple[str | int, ...]) -> t
     refuse("is not a whole protobuf message", *loc)
 
 
-def text_of(value: object, *loc: str | int) -> str:
-    if not isinstance(value, memoryview):
-        refuse("is not a text", *loc)
+def text_of(value: memoryview, *loc: str | int) -> str:
     try:
         return str(value, "utf-8")
     except UnicodeDecodeError:
         refuse("has a text that is not UTF-8", *loc)
 
 
-def numbers_in(typecode: str, value: object, *loc: str | int) -> Sequence[Any]:
+def numbers_in(typecode: str, value: memoryview, *loc: str | int) -> Sequence[Any]:
     """Return the numbers that bytes hold, in little-endian order: `i` of 32 bits, `q` of 64, `f` floats of 32 bits."""
     found = array(typecode)
-    if not isinstance(value, memoryview) or len(value) % found.itemsize:
+    if len(value) % found.itemsize:
         refuse(f"are not whole numbers of {8 * found.itemsize} bits", *loc)
     found.frombytes(value)
     return _little_endian(found)
