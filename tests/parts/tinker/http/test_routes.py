@@ -1,6 +1,7 @@
 """Tinker's interface over HTTP: what its client sends, and what strangers may."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import attrs
@@ -162,6 +163,12 @@ def test_only_plain_protobuf_is_taken(tinker: Tinker) -> None:
         ("optim_step", {"adam_params": {"beta1": "x"}}, "beta1"),
         ("save_weights", {"path": "a/b"}, "must be 1 to 128 letters"),
         ("save_weights_external", {}, "is not supported"),
+        ("save_weights_for_sampler", {}, "path: is needed, or sampling_session_seq_id"),
+        ("save_weights_for_sampler", {"path": "a", "sampling_session_seq_id": 1}, "and not both"),
+        ("save_weights_for_sampler", {"path": "a", "kind": "inflight"}, "kind: is inflight"),
+        ("load_weights", {"path": "p", "optimizer": True, "base_model": BASE}, "base_model: is of a new run"),
+        ("load_weights", {"path": "p", "optimizer": True, "user_metadata": {}}, "user_metadata: is of a new run"),
+        ("load_weights", {"path": "p", "optimizer": True, "optimizer_config": {}}, "optimizer_config: is of a new run"),
     ],
 )
 def test_commands_that_are_refused_fail_in_their_turn(
@@ -178,6 +185,30 @@ def test_commands_that_are_refused_fail_in_their_turn(
 @pytest.mark.parametrize("body", [[], {}, {"model_id": 1}, {"model_id": "x", "seq_id": 0}, {"seq_id": None}])
 def test_bodies_of_another_shape_are_refused(tinker: Tinker, path: str, body: Any) -> None:
     assert tinker.post(path, body).status in (404, 422)
+
+
+def test_weights_are_loaded_into_a_run_or_make_one(tinker: Tinker) -> None:
+    new, old = {"session_id": tinker.session, "model_seq_id": 1}, {"model_id": tinker.run, "seq_id": 1}
+    for given in range(16):
+        names = [name for at, name in enumerate({**new, **old}) if given >> at & 1]
+        if names in ([*new], [*old]):
+            continue
+        body = {name: {**new, **old}[name] for name in names}
+        answer = tinker.post("load_weights", {"path": "p", "optimizer": True, **body})
+        assert (answer.status, answer.locs) == (422, [["body", "model_id"]]), names
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"), [({}, 86400), ({"ttl_seconds": 60}, 60), ({"ttl_seconds": 10**6}, 10**6)]
+)
+def test_weights_of_a_sampling_session_are_kept_for_as_long_as_was_asked(
+    tinker: Tinker, asked: dict[str, int], seconds: int
+) -> None:
+    body = {"model_id": tinker.run, "seq_id": 1, "sampling_session_seq_id": 0, **asked}
+    tinker.retrieved(tinker.ok("save_weights_for_sampler", **body)["request_id"])
+    (saved,) = tinker.client.ok("GET", f"{API}/checkpoints")["checkpoints"]
+    kept = datetime.fromisoformat(saved["expires_at"]) - datetime.fromisoformat(saved["time"])
+    assert kept.total_seconds() == seconds
 
 
 def test_a_number_is_one_request(tinker: Tinker) -> None:

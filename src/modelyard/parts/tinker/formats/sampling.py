@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 import attrs
 
@@ -25,18 +25,22 @@ MASKED = -99999.0
 _SEEDS = 2**63
 
 
+_NO_TEXT = Unsupported("is of an image or a sound, which is not supported: send tokens, encoded_text")
+
+
 @attrs.define(kw_only=True)
 class PromptChunk:
     """A piece of a prompt: token ids."""
 
-    IGNORED: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("data", "dmel", "format", "location", "expected_tokens"), "pieces that have it are refused by their type"
-    )
-
-    tokens: tuple[int, ...] = attrs.field(default=(), metadata={"parser": lambda raw: _token_ids(raw)})
     type: str = attrs.field(
         default="encoded_text", validator=Only(("encoded_text",), "is not supported: send tokens, encoded_text")
     )
+    tokens: tuple[int, ...] = attrs.field(default=(), metadata={"parser": lambda raw: _token_ids(raw)})
+    data: object = attrs.field(default=None, validator=_NO_TEXT)
+    dmel: object = attrs.field(default=None, validator=_NO_TEXT)
+    format: object = attrs.field(default=None, validator=_NO_TEXT)
+    location: object = attrs.field(default=None, validator=_NO_TEXT)
+    expected_tokens: object = attrs.field(default=None, validator=_NO_TEXT)
 
 
 def _stop(raw: object) -> str | tuple[str | int, ...] | None:
@@ -105,7 +109,7 @@ class SampleBody:
     model_path: object = attrs.field(
         default=None, validator=Unsupported("is not supported: create a sampling session for it")
     )
-    type: str | None = None
+    type: Literal["sample"] = "sample"
 
 
 def sample_request(body: SampleBody, model: str) -> CompletionRequest:
