@@ -7,7 +7,7 @@ import pytest
 from driven_runs import Driven, course, opened
 from modelyard.errors import InvalidInput, NotFound, RateLimited
 from modelyard.parts.tinker.command_log import MOST_AHEAD
-from modelyard.parts.tinker.payloads import WITHIN
+from modelyard.parts.tinker.payloads import MOST_IN_RECORD
 from modelyard.parts.tinker.records import CommandKind, FutureStatus
 
 DONE, FAILED, PENDING = FutureStatus.DONE, FutureStatus.FAILED, FutureStatus.PENDING
@@ -90,7 +90,7 @@ def test_a_command_that_is_refused_leaves_no_artifact(driven: Driven) -> None:
     artifacts = driven.platform._runtime.artifacts
     before = set(artifacts.names())
     with pytest.raises(RateLimited, match="wait for one before them"):
-        driven.learn(MOST_AHEAD + 1, "long" * WITHIN)
+        driven.learn(MOST_AHEAD + 1, "long" * MOST_IN_RECORD)
     assert set(artifacts.names()) == before
 
 

@@ -35,7 +35,7 @@ Recording = Callable[[Tx, Job, datetime], list[str]]
 """Makes the changes of a command to the records. Returns the artifacts that no record names any more."""
 
 
-def _nothing(tx: Tx, job: Job, now: datetime) -> list[str]:
+def _record_nothing(tx: Tx, job: Job, now: datetime) -> list[str]:
     return []
 
 
@@ -49,7 +49,7 @@ class Applied:
 
     result: Mapping[str, Any] = EMPTY
     answer: Kept = EMPTY
-    record: Recording = _nothing
+    record: Recording = _record_nothing
     metrics: Mapping[str, float] | None = None
     tokens: int = 0
     saved: Files | None = None

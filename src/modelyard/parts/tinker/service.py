@@ -43,7 +43,7 @@ from modelyard.parts.tinker.records import (
 )
 from modelyard.parts.tinker.samplers import Samplers
 from modelyard.parts.tinker.saved_weights import check_weights_name, remove_expired
-from modelyard.parts.tinker.sessions import ClientSessions, ListedPart, listed_part
+from modelyard.parts.tinker.sessions import ClientSessions, ListedSlice, listed_slice
 from modelyard.parts.tinker.weights import SavedWeights, load_arguments, weights_to_load
 from modelyard.platform.chat.backend_stream import backend_of
 from modelyard.platform.checkpoints.transactions import create
@@ -174,9 +174,9 @@ class TrainingRuns:
         """Return a run. Raises `NotFound`."""
         return self._runtime.store.read(lambda snapshot: found_run(snapshot, self._principal, run_id))
 
-    def list(self, offset: int, limit: int, project: str | None = None) -> ListedPart:
+    def list(self, offset: int, limit: int, project: str | None = None) -> ListedSlice:
         """List runs, the newest first."""
-        return listed_part(
+        return listed_slice(
             self._runtime,
             self._principal,
             TrainingRun,

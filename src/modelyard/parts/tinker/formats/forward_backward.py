@@ -17,8 +17,9 @@ from modelyard.parts.tinker.formats.wire import (
     LENGTH,
     VARINT,
     Known,
+    Loc,
     fields_of,
-    numbers,
+    named_numbers,
     numbers_in,
     packed,
     refuse,
@@ -61,7 +62,8 @@ _TYPECODES = {1: "f", 2: "q", 3: "i"}
 _FLOAT32 = 1
 _NOTHING = memoryview(b"")
 
-Place = tuple[str | int, ...]
+Tensor = tuple[Sequence[float], tuple[int, ...]]
+"""Numbers, and their shape."""
 
 
 @attrs.frozen
@@ -130,7 +132,7 @@ class _Budget:
 
     left: int
 
-    def take(self, numbers: int, loc: Place) -> None:
+    def take(self, numbers: int, loc: Loc) -> None:
         self.left -= numbers
         if self.left < 0:
             refuse(f"makes the request one of more than {MAX_NUMBERS} numbers; send less at once", *loc)
@@ -139,8 +141,8 @@ class _Budget:
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
-def _row(raw: memoryview, budget: _Budget, loc: Place) -> tuple[TargetRow, Mapping[str, Sequence[float]]]:
-    inputs, tensors = list[int](), dict[str, tuple[Sequence[float], tuple[int, ...]]]()
+def _row(raw: memoryview, budget: _Budget, loc: Loc) -> tuple[TargetRow, Mapping[str, Sequence[float]]]:
+    inputs, tensors = list[int](), dict[str, Tensor]()
     counts = dict.fromkeys(_ROW, 0)
     for number, value in fields_of(raw, _ROW, *loc):
         if number == 1:
@@ -165,7 +167,7 @@ def _row(raw: memoryview, budget: _Budget, loc: Place) -> tuple[TargetRow, Mappi
     return TargetRow(inputs, targets, k), columns  # type: ignore[arg-type]
 
 
-def _chunk(raw: memoryview, loc: Place) -> Sequence[int]:
+def _chunk(raw: memoryview, loc: Loc) -> Sequence[int]:
     found: Sequence[int] = ()
     for number, value in fields_of(raw, _CHUNK, *loc):
         if number in _UNSUPPORTED_CHUNKS:
@@ -175,7 +177,7 @@ def _chunk(raw: memoryview, loc: Place) -> Sequence[int]:
     return found
 
 
-def _check_span(raw: memoryview, loc: Place) -> None:
+def _check_span(raw: memoryview, loc: Loc) -> None:
     """Refuse what is not known in a span, which changes nothing."""
     for _, span in fields_of(raw, _SPAN, *loc):
         for _ in fields_of(span, _SPAN_TOKENS, *loc):
@@ -185,13 +187,13 @@ def _check_span(raw: memoryview, loc: Place) -> None:
 # ---- tensors -----------------------------------------------------------------------------------------------------
 
 
-def _named_tensor(raw: memoryview, budget: _Budget, loc: Place) -> tuple[str, tuple[Sequence[float], tuple[int, ...]]]:
+def _named_tensor(raw: memoryview, budget: _Budget, loc: Loc) -> tuple[str, Tensor]:
     found = dict(fields_of(raw, _NAMED, *loc))
     name = text_of(found.get(1, _NOTHING), *loc)
     return name, _tensor(found.get(2, _NOTHING), budget, (*loc, name))
 
 
-def _tensor(raw: memoryview, budget: _Budget, loc: Place) -> tuple[Sequence[float], tuple[int, ...]]:
+def _tensor(raw: memoryview, budget: _Budget, loc: Loc) -> Tensor:
     found, shape = dict[int, Any](), list[int]()
     for number, value in fields_of(raw, _TENSOR, *loc):
         if number == 4:
@@ -202,7 +204,7 @@ def _tensor(raw: memoryview, budget: _Budget, loc: Place) -> tuple[Sequence[floa
     if typecode is None:
         refuse("must be of float32 or int64", *loc)
     if 2 in found:
-        return _written_out(found[2], typecode, shape, budget, loc)
+        return _dense(found[2], typecode, shape, budget, loc)
     values = numbers_in(typecode, found.get(1, _NOTHING), *loc)
     budget.take(len(values), loc)
     if prod(shape) != len(values) and shape:
@@ -210,7 +212,7 @@ def _tensor(raw: memoryview, budget: _Budget, loc: Place) -> tuple[Sequence[floa
     return values, tuple(shape) or (len(values),)
 
 
-def _integers(value: int | memoryview, loc: Place) -> list[int]:
+def _integers(value: int | memoryview, loc: Loc) -> list[int]:
     """Read a repeated integer, packed or not."""
     if isinstance(value, int):
         return [value]
@@ -227,9 +229,7 @@ def _integers(value: int | memoryview, loc: Place) -> list[int]:
     return from_packed
 
 
-def _written_out(
-    raw: memoryview, typecode: str, shape: Sequence[int], budget: _Budget, loc: Place
-) -> tuple[Sequence[float], tuple[int, ...]]:
+def _dense(raw: memoryview, typecode: str, shape: Sequence[int], budget: _Budget, loc: Loc) -> Tensor:
     """Write out compressed sparse rows: what they leave out is 0."""
     parts = dict.fromkeys(_SPARSE, _NOTHING) | dict(fields_of(raw, _SPARSE, *loc))
     values = numbers_in(typecode, parts[1], *loc)
@@ -286,7 +286,7 @@ def output_message(rows: Sequence[TargetRow], scores: Rows, metrics: Mapping[str
     for k, group in groupby(scored, key=lambda one: one[0].k):
         of_group = [row_scores for _, row_scores in group]
         records.append(within(2, _record(k, of_group)))
-    return b"".join([within(1, "ArrayRecord"), *records, numbers(3, metrics)])
+    return b"".join([within(1, "ArrayRecord"), *records, named_numbers(3, metrics)])
 
 
 def _record(k: int, scores: Rows) -> bytes:

@@ -43,7 +43,7 @@ class PromptChunk:
     expected_tokens: object = attrs.field(default=None, validator=_NO_TEXT)
 
 
-def _stop(raw: object) -> str | tuple[str | int, ...] | None:
+def _read_stop(raw: object) -> str | tuple[str | int, ...] | None:
     if raw is None or isinstance(raw, str):
         return raw
     strings = isinstance(raw, list) and all(isinstance(one, str) and one for one in raw)
@@ -77,7 +77,9 @@ class SampledAs:
 
     max_tokens: int | None = attrs.field(default=None, validator=Within(1, MAX_TOKENS))
     seed: int | None = None
-    stop: str | tuple[str | int, ...] | None = attrs.field(default=None, metadata={"parser": lambda raw: _stop(raw)})
+    stop: str | tuple[str | int, ...] | None = attrs.field(
+        default=None, metadata={"parser": lambda raw: _read_stop(raw)}
+    )
     temperature: float = attrs.field(default=1.0, validator=Within(0, 2))
     top_k: int = attrs.field(default=-1, validator=Within(-1))
     top_p: float = attrs.field(default=1.0, validator=Within(0, 1, above=True))
@@ -121,7 +123,7 @@ def sample_request(body: SampleBody, model: str) -> CompletionRequest:
     ):
         msg = "must be less than the tokens of the prompt, and needs prompt_logprobs"
         raise InvalidInput.at("body", "prompt_logprobs_last_n", msg=msg)
-    ids, strings = _stops(params.stop)
+    ids, strings = _ids_and_strings(params.stop)
     scored = bool(body.prompt_logprobs or body.topk_prompt_logprobs)
     return CompletionRequest(
         model,
@@ -145,7 +147,7 @@ def sample_request(body: SampleBody, model: str) -> CompletionRequest:
     )
 
 
-def _stops(stop: str | Sequence[Any] | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _ids_and_strings(stop: str | Sequence[Any] | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
     if stop is None or isinstance(stop, str):
         return (), (stop,) if stop else ()
     return tuple(one for one in stop if isinstance(one, int)), tuple(one for one in stop if isinstance(one, str))

@@ -12,6 +12,9 @@ VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _DOUBLE = struct.Struct("<d")
 _FIXED = {FIXED64: 8, FIXED32: 4}
 
+Loc = tuple[str | int, ...]
+"""The place of a message in its request."""
+
 Known = Mapping[int, tuple[int, ...]]
 """The fields of a message by their numbers, each with its wire types."""
 
@@ -29,15 +32,15 @@ def fields_of(raw: memoryview, known: Known, *loc: str | int, exactly: bool = Tr
     """
     at, end = 0, len(raw)
     while at < end:
-        tag, at = _varint(raw, at, end, loc)
+        tag, at = _read_varint(raw, at, end, loc)
         number, wire = tag >> 3, tag & 7
         if not 0 < number < 2**29:
             refuse("is not a protobuf message", *loc)
         value: Any
         if wire == VARINT:
-            value, at = _varint(raw, at, end, loc)
+            value, at = _read_varint(raw, at, end, loc)
         else:
-            size, at = _varint(raw, at, end, loc) if wire == LENGTH else (_FIXED.get(wire, -1), at)
+            size, at = _read_varint(raw, at, end, loc) if wire == LENGTH else (_FIXED.get(wire, -1), at)
             value, at = raw[at : at + size], at + size
             if size < 0 or at > end:
                 refuse("is not a whole protobuf message", *loc)
@@ -48,7 +51,7 @@ def fields_of(raw: memoryview, known: Known, *loc: str | int, exactly: bool = Tr
             refuse(f"field {number} is {_TYPES[wire]}, not {takes}" if takes else f"field {number} is not known", *loc)
 
 
-def _varint(raw: memoryview, at: int, end: int, loc: tuple[str | int, ...]) -> tuple[int, int]:
+def _read_varint(raw: memoryview, at: int, end: int, loc: Loc) -> tuple[int, int]:
     value = shift = 0
     while at < end and shift < 70:
         byte = raw[at]
@@ -90,21 +93,21 @@ def _little_endian(numbers: "array[Any]") -> "array[Any]":
 
 def varint(number: int, value: int) -> bytes:
     """Write a field that holds an integer; nothing for 0, which is the value of an absent field."""
-    return b"" if value == 0 else _written(number << 3) + _written(value & (2**64 - 1))
+    return b"" if value == 0 else _varint_bytes(number << 3) + _varint_bytes(value & (2**64 - 1))
 
 
 def within(number: int, message: bytes | str) -> bytes:
     """Write a field that holds bytes, a text or a message."""
     raw = message.encode() if isinstance(message, str) else message
-    return b"".join((_written(number << 3 | LENGTH), _written(len(raw)), raw))
+    return b"".join((_varint_bytes(number << 3 | LENGTH), _varint_bytes(len(raw)), raw))
 
 
-def numbers(number: int, values: Mapping[str, float]) -> bytes:
+def named_numbers(number: int, values: Mapping[str, float]) -> bytes:
     double = bytes([2 << 3 | FIXED64])
     return b"".join(within(number, within(1, name) + double + _DOUBLE.pack(value)) for name, value in values.items())
 
 
-def _written(value: int) -> bytes:
+def _varint_bytes(value: int) -> bytes:
     found = bytearray()
     while value > 127:
         found.append(value & 127 | 128)

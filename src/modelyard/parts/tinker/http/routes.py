@@ -36,7 +36,7 @@ from modelyard.parts.tinker.http.command_schemas import (
     TryAgain,
     UnloadedRun,
 )
-from modelyard.parts.tinker.http.rest_routes import runs_of, whole
+from modelyard.parts.tinker.http.rest_routes import runs_of, with_all_members
 from modelyard.parts.tinker.http.schemas import (
     JoinedSampler,
     MadeSampler,
@@ -46,7 +46,7 @@ from modelyard.parts.tinker.http.schemas import (
 )
 from modelyard.parts.tinker.interface import TINKER
 from modelyard.parts.tinker.records import SAMPLER, CommandKind, FutureStatus
-from modelyard.parts.tinker.samplers import Answer
+from modelyard.parts.tinker.samplers import AskedSample
 from modelyard.parts.tinker.service import TrainingRuns
 
 LONG_POLL = 20.0
@@ -178,7 +178,7 @@ def show_training_run_info(call: RouteCall) -> Response:
     """Show what a run trains."""
     run = runs_of(call).get(structure_exactly(ShownRunInfo, call.body, "body").model_id)
     data = ModelData("causal-lm", run.base_model, runs_of(call).tokenizer_of(run.base_model))
-    return whole(RunInfo(run.id, data, run.base_model, run.adapter["rank"]))
+    return with_all_members(RunInfo(run.id, data, run.base_model, run.adapter["rank"]))
 
 
 def _or_refused(runs: TrainingRuns, run_id: str, number: int, add: Callable[[], str]) -> str:
@@ -204,13 +204,13 @@ def create_sampling_session(call: RouteCall) -> Response:
     sampler = runs_of(call).samplers.create(
         body.session_id, body.sampling_session_seq_id, base_model=body.base_model, path=body.model_path
     )
-    return whole(MadeSampler(sampler.id))
+    return with_all_members(MadeSampler(sampler.id))
 
 
 def join_sampling_session(call: RouteCall) -> Response:
     """Give one more client of a sampling session a number."""
     body = structure_exactly(SamplerNamed, call.body, "body")
-    return whole(JoinedSampler(runs_of(call).samplers.join(body.sampling_session_id)))
+    return with_all_members(JoinedSampler(runs_of(call).samplers.join(body.sampling_session_id)))
 
 
 def show_sampling_session(call: RouteCall) -> Response:
@@ -226,8 +226,8 @@ def sample_tokens(call: RouteCall) -> Flow[Response | None]:
     sampler = yield Call(partial(samplers.get, body.sampling_session_id), threads=call.threads)
     request, given = sample_request(body, sampler.model), call.body
     identity = yield Call(partial(digest, given), threads=call.threads)
-    future = yield from samplers._sampling(
-        sampler, body.seq_id, identity, Answer(request, lambda completion: sample_message(completion, given))
+    future = yield from samplers._begin_sampling(
+        sampler, body.seq_id, identity, AskedSample(request, lambda completion: sample_message(completion, given))
     )
     sequences = tuple(f"{future}:{at}" for at in range(body.num_samples))
     return json_response(Promise(future, None, sequences))
@@ -251,11 +251,11 @@ def retrieve_answer(call: RouteCall) -> Flow[Response | None]:
 
 def _answer(runs: TrainingRuns, found: Future) -> Response:
     if found.status is FutureStatus.PENDING:
-        return whole(TryAgain(found.id), 408)
+        return with_all_members(TryAgain(found.id), 408)
     if found.status is FutureStatus.LOST:
         raise Gone(f"{found.id}: {found.error}")
     if found.status is FutureStatus.FAILED:
-        return whole(FailedRequest(found.error, found.result.get("category", "user")))
+        return with_all_members(FailedRequest(found.error, found.result.get("category", "user")))
     if found.answer:
         return Response(200, [("content-type", PROTOBUF)], runs.answer_bytes(found))
     return json_response(found.result)

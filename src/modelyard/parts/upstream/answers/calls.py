@@ -247,6 +247,9 @@ class CallReader:
         return name if name.startswith(call.name) else longer
 
     def _passed(self, calls: Sequence[_Call], certain: bool, over: bool = False) -> Iterator[ToolCallDelta]:
+        """Yield what can be passed on of calls: all, if they are `certain` to have what they will have; `over` means
+        that the answer has ended.
+        """
         for call in calls:
             if over:
                 call.end()

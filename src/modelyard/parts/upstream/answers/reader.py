@@ -43,7 +43,7 @@ from modelyard.parts.upstream.answers.values import (
 )
 
 _delta = maker(Delta)
-_TELLING = MAY_REPORT | {"choices"}
+_ANSWER_MEMBERS = MAY_REPORT | {"choices"}
 """Members of an answer, or of a part of it."""
 
 
@@ -62,9 +62,9 @@ class AnswerReader:
     def __init__(self, request: CompletionRequest, note: Callable[[str], None] = lambda what: None) -> None:
         self._request, self._note = request, note
         self._noted: set[str] = set()
-        self._choices = [_ChoiceReader(index, request, self._once) for index in range(request.n)]
+        self._choices = [_ChoiceReader(index, request, self._note_once) for index in range(request.n)]
         self._usage = UsageReader()
-        self._numbers = ChoiceNumbers(self._choices, self._once)
+        self._numbers = ChoiceNumbers(self._choices, self._note_once)
         self._texts = ChunkTexts(self._choices, request.logprobs or request.return_token_ids)
 
     @property
@@ -94,7 +94,7 @@ class AnswerReader:
         data = object_of(chunk)
         self._usage.take(data)
         if "choices" not in data:
-            return [delta for inner in enclosed(data, _TELLING) for delta in self.take(inner)]
+            return [delta for inner in enclosed(data, _ANSWER_MEMBERS) for delta in self.take(inner)]
         choices = self._numbers.numbered(objects_of(data.get("choices")), data)
         for index, choice in choices:
             self._usage.take_choice(index, choice)
@@ -105,7 +105,7 @@ class AnswerReader:
                     choice, data, self._usage.completion if len(self._choices) == 1 else 0
                 )
             else:
-                self._once("has more choices than were requested, which are left out")
+                self._note_once("has more choices than were requested, which are left out")
         return deltas
 
     def end(self, finished: bool) -> list[Delta]:
@@ -173,7 +173,7 @@ class AnswerReader:
         """Whether the server has shown some of the answer."""
         return any(choice.has_output for choice in self._choices)
 
-    def _once(self, what: str) -> None:
+    def _note_once(self, what: str) -> None:
         if what not in self._noted:
             self._noted.add(what)
             self._note(what)
@@ -190,7 +190,7 @@ def _prompt_tokens(request: CompletionRequest) -> int:
     return tokens_of(size) + 1 if size else 0
 
 
-def _written(calls: Sequence[ToolCallDelta]) -> int:
+def _size_of_calls(calls: Sequence[ToolCallDelta]) -> int:
     """Return how many bytes of names and arguments these pieces have."""
     return sum([size_of((call.name or "") + call.arguments) for call in calls])
 
@@ -287,7 +287,7 @@ class _ChoiceReader:
             entries = tuple(attrs.evolve(entry, id=token) for entry, token in zip(entries, ids, strict=True))
         elif entries and ids:
             entries, ids = (entries, ()) if self.request.logprobs else ((), ids)
-        prompt, written = self._prompt(choice, chunk), size_of(content) + size_of(reasoning) + _written(calls)
+        prompt, written = self._prompt(choice, chunk), size_of(content) + size_of(reasoning) + _size_of_calls(calls)
         tokens = self._tokens(len(ids) or len(entries), written, counted if whole and not again else 0)
         if is_first and (content or calls or reasoning):
             self._check_details(entries, ids)
@@ -330,7 +330,7 @@ class _ChoiceReader:
         deltas = [found] if content or reasoning or entries or ids else []
         deltas += [Delta(index=self.index, tool_call=call) for call in calls]
         if deltas:
-            of_calls = 0 if self.shown else _written(calls)  # else they have come with their pieces
+            of_calls = 0 if self.shown else _size_of_calls(calls)  # else they have come with their pieces
             tokens = self._tokens(len(ids) or len(entries), size_of(content + reasoning) + of_calls, 0)
             deltas[0] = attrs.evolve(deltas[0], tokens=tokens)
         return deltas
