@@ -1,6 +1,6 @@
 """Text that is said again with each piece, or in each message, is read once; pieces that only stutter are kept."""
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import example, given
@@ -52,6 +52,23 @@ def test_what_may_be_the_text_itself_is_kept(pieces: list[str]) -> None:
 def test_most_texts_wait_for_nothing() -> None:
     text = GrowingText()
     assert [text.take("so"), text.take(" it"), text.is_plain] == ["so", " it", True]
+
+
+@given(st.lists(st.text("ab -🙂", min_size=1, max_size=4), min_size=2, max_size=8), st.booleans())
+@example(["abcd", "abcd efg"], True)
+def test_the_last_piece_may_be_the_text_again(pieces: list[str], is_last: bool) -> None:
+    text, whole = SaidText(False), "".join(pieces)
+    if len(pieces) > 2 and all(after.startswith(one) for one, after in pairwise(pieces)):
+        return  # each piece may repeat the one before
+    said = "".join([*map(text.take, pieces), text.take(whole, is_last), text.end()])
+    assert said == (whole if is_last and len(whole.encode()) >= 12 else whole * 2)
+
+
+@given(st.lists(st.sampled_from(["a", "é", "\ud83d", "\udcc3", "\udca9", "\ude42", " b"]), min_size=1, max_size=6))
+def test_messages_with_half_characters_are_read_once(pieces: list[str]) -> None:
+    text, whole = SaidText(False), SaidText(False)
+    said = "".join([*map(text.take_message, accumulate(pieces)), text.end()])
+    assert said == whole.take_message("".join(pieces)) + whole.end()
 
 
 @given(pieces_of)

@@ -75,9 +75,12 @@ def is_certain(answer: OddAnswer, wrong: frozenset[OddFault]) -> bool:
     """Whether no other answer is written in the same way: what repeats may be repeated, or the text itself."""
     pieces = [answer.cut(answer.text), answer.cut(answer.reasoning)]
     if OddFault.CUMULATIVE_TEXT in wrong:
-        if OddFault.HALVED_CHARACTERS in wrong or wrong & MESSAGES:
+        if OddFault.HALVED_CHARACTERS in wrong or wrong & {*MESSAGES, OddFault.WHOLE_TEXT_LAST}:
             return False
         return all(len(one) < 2 or (len(one) > 2 and len({*"".join(one[:4])}) > 2) for one in pieces)
+    if OddFault.WHOLE_TEXT_LAST in wrong:
+        long = all(not one or (len(one) > 1 and len("".join(one).encode()) >= 12) for one in pieces)
+        return long and not wrong & MESSAGES
     if OddFault.PIECES_AS_MESSAGES in wrong:
         if wrong & (UNTOLD | {*MESSAGES} - {OddFault.PIECES_AS_MESSAGES} | {OddFault.CUMULATIVE_ARGUMENTS}):
             return False
@@ -86,7 +89,12 @@ def is_certain(answer: OddAnswer, wrong: frozenset[OddFault]) -> bool:
     return True
 
 
-REPEATING = {OddFault.WHOLE_MESSAGE_IN_EACH, OddFault.CUMULATIVE_TEXT, OddFault.CUMULATIVE_ARGUMENTS}
+REPEATING = {
+    OddFault.WHOLE_MESSAGE_IN_EACH,
+    OddFault.CUMULATIVE_TEXT,
+    OddFault.WHOLE_TEXT_LAST,
+    OddFault.CUMULATIVE_ARGUMENTS,
+}
 MESSAGES = {OddFault.WHOLE_MESSAGE_LAST, OddFault.WHOLE_MESSAGE_IN_EACH, OddFault.PIECES_AS_MESSAGES}
 
 

@@ -5,12 +5,16 @@ from modelyard.parts.upstream.answers.values import Halves, size_of
 _CERTAIN = 4
 """So many pieces, each of which begins with the one before, repeat it; of a text that has ended, one less."""
 
+_NO_CHANCE = 12
+"""A last piece of so many bytes, as many as were said, that begins as the text does, is the text again."""
+
 
 class GrowingText:
     """Takes the pieces of a text, and returns what each of them adds.
 
     Whether pieces repeat what came before them shows after some of them, which wait; of most texts the second piece
-    tells that they do not. So may a text that stutters, such as an indent: few pieces, or few letters, tell nothing.
+    tells that they do not. A text that stutters, such as an indent, looks alike: few pieces, or few
+    letters, tell nothing.
 
     >>> pieces = GrowingText()
     >>> [pieces.take(piece) for piece in ("I", "I am", "I am he", "I am here")], pieces.take("I am here!")
@@ -20,8 +24,12 @@ class GrowingText:
     def __init__(self) -> None:
         self.is_plain = False
         """Whether the next pieces are what they add."""
+        self.first: str = ""
+        """The first piece, unless it was plain."""
         self._repeats = False
-        self._first = self._last = self._waiting = ""
+        self.waiting: str = ""
+        """What was not passed on yet, if pieces do not repeat what came before them."""
+        self._last = ""
         self._number = 0
 
     def take(self, piece: str) -> str:
@@ -34,27 +42,27 @@ class GrowingText:
             return self._last[len(last) :]
         self._last = piece
         if not self._number:
-            self._first, self._number = piece, 1
+            self.first, self._number = piece, 1
             return piece
-        self._waiting += piece
+        self.waiting += piece
         if not grows or (piece == last and self._number == 1):
-            return self._decided(False)
+            return self._decide(False)
         self._number += piece != last
-        return self._decided(len({*piece}) > 2) if self._number == _CERTAIN else ""
+        return self._decide(len({*piece}) > 2) if self._number == _CERTAIN else ""
 
     def end(self) -> str:
         """Return what still waits, as the text has ended."""
-        return self._decided(self._number == _CERTAIN - 1 and len({*self._last}) > 2) if self._waiting else ""
+        return self._decide(self._number == _CERTAIN - 1 and len({*self._last}) > 2) if self.waiting else ""
 
-    def _decided(self, repeats: bool) -> str:
+    def _decide(self, repeats: bool) -> str:
         self._repeats, self.is_plain = repeats, not repeats
-        adds = self._last[len(self._first) :] if repeats else self._waiting
-        self._waiting = ""
+        adds = self._last[len(self.first) :] if repeats else self.waiting
+        self.waiting = ""
         return adds
 
     def forget(self) -> None:
         """Forget what waits, as it has come otherwise."""
-        self._waiting = ""
+        self.waiting = ""
 
 
 class SaidText:
@@ -74,8 +82,12 @@ class SaidText:
         """Whether the next piece may be passed on as it comes."""
         return self._pieces.is_plain and not self._halves.held
 
-    def take(self, piece: str) -> str:
-        """Return what is certain with the next piece."""
+    def take(self, piece: str, is_last: bool = False) -> str:
+        """Return what is certain with the next piece. The last one may be the whole text again."""
+        first = self._pieces.first
+        may_be_again = is_last and first and piece.startswith(first) and len(piece) > len(first)
+        if may_be_again and _NO_CHANCE <= size_of(piece) == self.size + size_of(self._pieces.waiting):
+            return self.pause()
         return self._passed(self._pieces.take(piece))
 
     def take_message(self, text: str) -> str:
@@ -84,18 +96,19 @@ class SaidText:
         """
         if not text:
             return ""
-        passed = self._passed(self._new_of(text))
+        passed = self._passed(self._new_in(text))
         self._of_messages += passed
         return passed
 
-    def _new_of(self, text: str) -> str:
-        all_of_messages, said = self.size == size_of(self._of_messages), self._of_messages
-        if all_of_messages and not text.startswith(said):
-            return "" if said.strip().startswith(text.strip()) else text
+    def _new_in(self, text: str) -> str:
+        all_of_messages, said, halves = self.size == size_of(self._of_messages), self._of_messages, Halves()
+        whole = halves.take(text) + halves.held
+        if all_of_messages and not whole.startswith(said):
+            return "" if said.strip().startswith(whole.strip()) else text
         self._pieces.forget()
         self._halves.held = ""
         if all_of_messages:
-            return text[len(said) :]
+            return whole[len(said) :]
         return text.encode("utf-8", "surrogatepass")[self.size :].decode("utf-8", "replace")
 
     def pause(self) -> str:

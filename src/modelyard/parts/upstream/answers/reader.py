@@ -275,7 +275,8 @@ class _ChoiceReader:
         entries, ids = read_logprobs(choice.get("logprobs")), read_token_ids(choice)
         if again:  # some servers end a stream with the whole answer
             entries, ids = ((), ()) if self._has_details else (entries, ids)
-        reasoning, content = self._new_texts(reasoning, content, whole, bool(pieces))
+        is_last = bool(choice.get("finish_reason"))
+        reasoning, content = self._new_texts(reasoning, content, whole, bool(pieces), is_last)
         calls = self._calls.take_again(pieces) if again else self._calls.take(pieces, whole)
         self._end(choice, bool(content or calls or reasoning) or self.has_output)
         self._has_details = self._has_details or bool(entries or ids)
@@ -296,11 +297,11 @@ class _ChoiceReader:
         deltas = [first] if content or calls or reasoning or tokens or prompt else []
         return deltas + [Delta(index=self.index, tool_call=call) for call in calls[1:]]
 
-    def _new_texts(self, reasoning: str, content: str, whole: bool, has_calls: bool) -> tuple[str, str]:
+    def _new_texts(self, reasoning: str, content: str, whole: bool, has_calls: bool, is_last: bool) -> tuple[str, str]:
         """Return what the reasoning and the text of a chunk add, which has them `whole`, or pieces of them."""
         if whole:
             return self._reasoning.take_message(reasoning), self._content.take_message(content)
-        reasoning, content = self._reasoning.take(reasoning), self._content.take(content)
+        reasoning, content = self._reasoning.take(reasoning, is_last), self._content.take(content, is_last)
         if content or has_calls:
             reasoning += self._reasoning.pause()
         return reasoning, content + (self._content.pause() if has_calls else "")

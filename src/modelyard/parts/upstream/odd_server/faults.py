@@ -56,6 +56,7 @@ class OddFault(StrEnum):
     WHOLE_MESSAGE_IN_EACH = "whole_message_in_each"
     PIECES_AS_MESSAGES = "pieces_as_messages"
     CUMULATIVE_TEXT = "cumulative_text"
+    WHOLE_TEXT_LAST = "whole_text_last"
     # usage
     SPLIT_USAGE = "split_usage"
     USAGE_IN_EACH = "usage_in_each"
@@ -151,6 +152,7 @@ _RULES: Mapping[OddFault, Mapping[str, Any]] = {
     OddFault.WHOLE_MESSAGE_IN_EACH: {"pieces": PieceKind.WHOLE_MESSAGES},
     OddFault.PIECES_AS_MESSAGES: {"pieces": PieceKind.MESSAGES},
     OddFault.CUMULATIVE_TEXT: {"cumulative_text": True},
+    OddFault.WHOLE_TEXT_LAST: {"text_last": True},
     OddFault.SPLIT_USAGE: {"usage_at": UsageAt.SPLIT},
     OddFault.USAGE_IN_EACH: {"usage_at": UsageAt.EACH},
     OddFault.USAGE_IN_CHOICE: {"usage_at": UsageAt.CHOICE},

@@ -101,6 +101,7 @@ class Rules:
     reason_in_each: str | None = None
     filters: bool = False
     message_last: bool = False
+    text_last: bool = False
     empty_usage_last: Json | None = None
     odd_chunks: tuple[Any, ...] = ()
     junk: str = ""

@@ -51,7 +51,7 @@ class AnswerText:
         chunks = [self._chunk({"role": "assistant", "content": ""}), *map(self._chunk, pieces)]
         odd = self.rules.odd_chunks
         chunks = [one for at, chunk in enumerate(chunks) for one in (chunk, *odd[at : at + 1])] + [*odd[len(chunks) :]]
-        last = self._chunk({}, self._reason())
+        last = self._chunk(self._texts() if self.rules.text_last else {}, self._reason())
         if self.rules.message_last:
             last["choices"][0].pop("delta", None)
             last["choices"][0]["message"] = self._message()
@@ -116,9 +116,7 @@ class AnswerText:
 
     def _message(self) -> Json:
         answer, rules = self.answer, self.rules
-        message: Json = {"role": "assistant", "content": self._content(answer.text)}
-        if answer.reasoning:
-            message = self._with_reasoning(message, answer.reasoning)
+        message: Json = {"role": "assistant", **self._texts()}
         if answer.calls and self._is_function:
             message["function_call"] = {"name": answer.calls[0].name, "arguments": answer.calls[0].arguments}
         elif answer.calls:
@@ -140,6 +138,11 @@ class AnswerText:
             answers += [attrs.evolve(whole, calls=(*begun, attrs.evolve(call, arguments=one))) for one in said]
         for answer in answers:
             yield attrs.evolve(self, answer=answer)._message()
+
+    def _texts(self) -> Json:
+        answer = self.answer
+        texts: Json = {"content": self._content(answer.text)}
+        return self._with_reasoning(texts, answer.reasoning) if answer.reasoning else texts
 
     def _deltas(self) -> Iterator[Json]:
         answer, repeated = self.answer, _so_far if self.rules.cumulative_text else list
