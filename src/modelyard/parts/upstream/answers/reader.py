@@ -62,9 +62,9 @@ class AnswerReader:
     def __init__(self, request: CompletionRequest, note: Callable[[str], None] = lambda what: None) -> None:
         self._request, self._note = request, note
         self._noted: set[str] = set()
-        self._choices = [_ChoiceReader(index, request, self._note_once) for index in range(request.n)]
+        self._choices = [_ChoiceReader(index, request, self.note) for index in range(request.n)]
         self._usage = UsageReader()
-        self._numbers = ChoiceNumbers(self._choices, self._note_once)
+        self._numbers = ChoiceNumbers(self._choices, self.note)
         self._texts = ChunkTexts(self._choices, request.logprobs or request.return_token_ids)
 
     @property
@@ -105,7 +105,7 @@ class AnswerReader:
                     choice, data, self._usage.completion if len(self._choices) == 1 else 0
                 )
             else:
-                self._note_once("has more choices than were requested, which are left out")
+                self.note("has more choices than were requested, which are left out")
         return deltas
 
     def end(self, finished: bool) -> list[Delta]:
@@ -173,7 +173,8 @@ class AnswerReader:
         """Whether the server has shown some of the answer."""
         return any(choice.has_output for choice in self._choices)
 
-    def _note_once(self, what: str) -> None:
+    def note(self, what: str) -> None:
+        """Tell once what is odd, however often it comes."""
         if what not in self._noted:
             self._noted.add(what)
             self._note(what)
