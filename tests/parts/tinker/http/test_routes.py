@@ -159,7 +159,7 @@ def test_only_plain_protobuf_is_taken(tinker: Tinker) -> None:
     ("path", "body", "says"),
     [
         ("optim_step", {"optimizer_params": {"type": "dimuon"}}, "dimuon"),
-        ("optim_step", {"adam_params": {"learning_rate": -1}}, "must be at least 0"),
+        ("optim_step", {"adam_params": {"learning_rate": -1}}, "learning_rate: is -1; it is at least 0"),
         ("optim_step", {"adam_params": {"beta1": "x"}}, "beta1"),
         ("save_weights", {"path": "a/b"}, "must be 1 to 128 letters"),
         ("save_weights_external", {}, "is not supported"),

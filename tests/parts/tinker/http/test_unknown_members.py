@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
+from modelyard.domain.training_run import AdamParams, AdapterConfig
 from modelyard.errors import InvalidInput
 from modelyard.formats.converter import structure_exactly
 from modelyard.http.openapi import example_of
@@ -15,7 +16,6 @@ from modelyard.http.route import Route
 from modelyard.parts.tinker.formats.sampling import SampleBody
 from modelyard.parts.tinker.http import rest_routes, routes, session_routes
 from modelyard.parts.tinker.http.command_schemas import (
-    AdamNumbers,
     CancelledAnswer,
     LoadedWeights,
     NewRun,
@@ -90,7 +90,8 @@ FULL: list[tuple[Any, dict[str, Any]]] = [
             "optimizer_config": {"type": "adamw"},
         },
     ),
-    (AdamNumbers, attrs.asdict(AdamNumbers())),
+    (AdamParams, attrs.asdict(AdamParams())),
+    (AdapterConfig, attrs.asdict(AdapterConfig())),
     (OptimStep, {**COMMAND, "adam_params": {"any": 1}, "type": "optim_step"}),
     (StateToSave, {**SAVED, "overwrite": True, "type": "save_weights"}),
     (SamplerToSave, {**SAVED, "sampling_session_seq_id": 1, "kind": "inflight", "type": "save_weights_for_sampler"}),

@@ -83,18 +83,6 @@ class OptimStep:
 
 
 @attrs.define(kw_only=True)
-class AdamNumbers:
-    """The parameters of an AdamW step."""
-
-    learning_rate: float = attrs.field(default=1e-4, validator=Within(0, 1e6))
-    beta1: float = attrs.field(default=0.9, validator=Within(0, 1))
-    beta2: float = attrs.field(default=0.95, validator=Within(0, 1))
-    eps: float = attrs.field(default=1e-12, validator=Within(0, 1e6))
-    weight_decay: float = attrs.field(default=0.0, validator=Within(0, 1e6))
-    grad_clip_norm: float = attrs.field(default=0.0, validator=Within(0, 1e30))
-
-
-@attrs.define(kw_only=True)
 class StateToSave:
     """Weights to be saved under a name, with the optimizer's state."""
 

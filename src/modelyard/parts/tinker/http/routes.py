@@ -1,8 +1,7 @@
 """Runs and their commands, answers, and samplers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import attrs
 
@@ -19,7 +18,6 @@ from modelyard.parts.tinker.command_log import Future
 from modelyard.parts.tinker.formats.forward_backward import read_head, read_rows
 from modelyard.parts.tinker.formats.sampling import SampleBody, sample_message, sample_request
 from modelyard.parts.tinker.http.command_schemas import (
-    AdamNumbers,
     CancelledAnswer,
     FailedRequest,
     LoadedWeights,
@@ -121,8 +119,7 @@ def make_optimizer_step(call: RouteCall) -> Response:
         if body.optimizer_params is not None:
             msg = f"are of {body.optimizer_params.get('type')!r}; the optimizer is adamw, which reads adam_params"
             raise InvalidInput.at("body", "optimizer_params", msg=msg)
-        params = structure_exactly(AdamNumbers, dict(body.adam_params or {}), "body", "adam_params")
-        return runs.command(body.model_id, body.seq_id, CommandKind.OPTIM_STEP, attrs.asdict(params))
+        return runs.command(body.model_id, body.seq_id, CommandKind.OPTIM_STEP, body.adam_params or {})
 
     return _promise(_or_refused(runs, body.model_id, body.seq_id, add))
 
@@ -132,8 +129,15 @@ def save_weights(call: RouteCall) -> Response:
     body, runs = structure_exactly(StateToSave, call.body, "body"), runs_of(call)
 
     def add() -> str:
-        options = {"overwrite": body.overwrite, **_saved_as(body)}
-        return runs.save(body.model_id, body.seq_id, CommandKind.SAVE, body.path, **options)
+        return runs.save(
+            body.model_id,
+            body.seq_id,
+            CommandKind.SAVE,
+            body.path,
+            overwrite=body.overwrite,
+            ttl_seconds=body.ttl_seconds,
+            metadata=body.user_metadata,
+        )
 
     return _promise(_or_refused(runs, body.model_id, body.seq_id, add))
 
@@ -143,23 +147,25 @@ def save_weights_for_sampler(call: RouteCall) -> Response:
     body, runs = structure_exactly(SamplerToSave, call.body, "body"), runs_of(call)
 
     def add() -> str:
-        save = partial(runs.save, body.model_id, body.seq_id, CommandKind.SAVE_FOR_SAMPLER)
-        session = body.sampling_session_seq_id
-        if (body.path is None) == (session is None):
+        session, name, sampler = body.sampling_session_seq_id, body.path, None
+        if (name is None) == (session is None):
             raise InvalidInput.at("body", "path", msg="is needed, or sampling_session_seq_id, and not both")
-        if session is None and body.kind == "inflight":
+        if session is not None:
+            named = f"{body.model_id.partition(':')[0]}:{SAMPLER}:{session}"
+            name, sampler = f"session-{session}", {"id": named, "inflight": body.kind == "inflight"}
+        elif body.kind == "inflight":
             raise InvalidInput.at("body", "kind", msg="is inflight, which needs sampling_session_seq_id")
-        if session is None:
-            return save(body.path, **_saved_as(body))
-        named = f"{body.model_id.partition(':')[0]}:{SAMPLER}:{session}"
-        sampler = {"id": named, "inflight": body.kind == "inflight"}
-        return save(f"session-{session}", sampler=sampler, **_saved_as(body))
+        return runs.save(
+            body.model_id,
+            body.seq_id,
+            CommandKind.SAVE_FOR_SAMPLER,
+            name,
+            ttl_seconds=body.ttl_seconds,
+            metadata=body.user_metadata,
+            sampler=sampler,
+        )
 
     return _promise(_or_refused(runs, body.model_id, body.seq_id, add))
-
-
-def _saved_as(body: StateToSave | SamplerToSave) -> Mapping[str, Any]:
-    return {"ttl_seconds": body.ttl_seconds, "metadata": dict(body.user_metadata or {})}
 
 
 def refuse_weights_export(call: RouteCall) -> Response:
