@@ -18,5 +18,9 @@ def _routes() -> "Sequence[Route]":
 PART = Part(
     "docs",
     routes={ALWAYS: _routes},
-    commands={"docs": Command("Start", "modelyard.parts.docs.command:docs", "Show a page of the docs.")},
+    commands={
+        "docs": Command(
+            "Start", "modelyard.parts.docs.command:docs", "Show a page of the docs as Markdown, or list the pages."
+        )
+    },
 )
