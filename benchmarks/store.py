@@ -19,8 +19,9 @@ from typing import Any
 
 from modelyard.domain.job import Claim, Job, JobEvent, JobKind, JobProgress, NewEvent
 from modelyard.domain.schema import RECORDS
-from modelyard.platform.jobs.claims import Claimant, claim, claim_of, ready_needs, record_events, take_ready
+from modelyard.platform.jobs.claims import Claimant, claim, claim_of, record_events
 from modelyard.platform.jobs.queue import enqueue
+from modelyard.platform.jobs.shares import ready_needs, take_ready
 from modelyard.protocols import Store, Tx
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore

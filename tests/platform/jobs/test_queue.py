@@ -25,10 +25,8 @@ from modelyard.platform.jobs.claims import (
     claim_of,
     heartbeat,
     ready_in_lane,
-    ready_needs,
     record_events,
     require_claim,
-    take_ready,
 )
 from modelyard.platform.jobs.expired_claims import expire
 from modelyard.platform.jobs.queue import (
@@ -46,6 +44,7 @@ from modelyard.platform.jobs.queue import (
     save_resume,
     succeed,
 )
+from modelyard.platform.jobs.shares import ready_needs, take_ready
 from modelyard.protocols import Snapshot
 
 JOB_TYPES = job_types_of(())

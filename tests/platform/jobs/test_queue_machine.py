@@ -19,10 +19,8 @@ from modelyard.platform.jobs.claims import (
     claim_of,
     heartbeat,
     ready_in_lane,
-    ready_needs,
     record_events,
     require_claim,
-    take_ready,
 )
 from modelyard.platform.jobs.expired_claims import expire
 from modelyard.platform.jobs.queue import (
@@ -35,6 +33,7 @@ from modelyard.platform.jobs.queue import (
     resume_paused,
     succeed,
 )
+from modelyard.platform.jobs.shares import ready_needs, take_ready
 from modelyard.protocols import Tx
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock

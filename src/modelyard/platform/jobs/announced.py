@@ -54,7 +54,7 @@ def waiting_for(job: Job, workers: Sequence[WorkerRecord]) -> str | None:
         return f"its next attempt: {job.held_back}"
     if job.place is QueueState.CLAIMED:
         return "room in the executor of its worker"
-    able = [worker.id for worker in workers if str(job.needs) not in worker.declines]
+    able = [worker.id for worker in workers if worker.can_run(job.needs)]
     if len(able) == len(workers):
         return None if workers else "a worker: none is alive"
     if not able:

@@ -4,12 +4,12 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 
 import attrs
 
 from modelyard.clock import backoff
-from modelyard.domain.job import JOB, TENANT, Claim, Job, JobProgress, Needs, QueueState, Tenant
+from modelyard.domain.job import JOB, TENANT, Claim, Job, JobProgress, Needs, QueueState
 from modelyard.domain.record import truncate_for_storage
 from modelyard.domain.worker import Capacity
 from modelyard.errors import (
@@ -40,18 +40,13 @@ from modelyard.platform.jobs.claims import (
 from modelyard.platform.jobs.expired_claims import ExpiredClaims
 from modelyard.platform.jobs.job_type import JobType, JobTypes
 from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, hold_back, requeue, requeue_after_fault
-from modelyard.platform.jobs.shares import allowed_needs, floor, take_turn
-from modelyard.platform.listing import Cursor
-from modelyard.platform.paging import cursor_at
+from modelyard.platform.jobs.shares import ClaimJob, Fits, choose, take_turn
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import process_here
-from modelyard.protocols import Domain, DomainStep, Snapshot, Tx
+from modelyard.protocols import DomainStep, Tx
 
 BEATS_PER_LEASE = 3
-TENANTS = 50
-"""How many entities that wait are read at once."""
-
 End = Callable[[Tx, JobTypes, Job, str, datetime], Job]
 
 
@@ -86,7 +81,7 @@ class Runner:
         self._unsettled: dict[Claim, End] = {}
         self._faults, self._paused_until = 0, 0.0
         self.doubts_artifacts: bool = False
-        self.ready: Sequence[Needs] = ()
+        self.ready: frozenset[Needs] = frozenset()
         self._expired: ExpiredClaims | None = None
         self._lock = threading.Lock()
 
@@ -103,9 +98,10 @@ class Runner:
         able = job_type is not None and job_type.can_run(self.runtime, needs.base_model)
         return able and self._capacity.gives(needs)
 
-    def _can_run_now(self, needs: Needs) -> bool:
+    def _fits(self) -> Fits:
+        """Return the function that says whether it can run a job with these needs besides those that it runs now."""
         left = self._capacity.without(claimed.job.needs for claimed in self.claimed_jobs)
-        return left.gives(needs) and self.can_run(needs)
+        return cache(lambda needs: left.gives(needs) and self.can_run(needs))
 
     def claim(self, lane: str | None = None, suspects: bool = True) -> ClaimedJob | None:
         """Claim a ready job that it can run, the first of one lane or of all; None when there is none. Nor is there one
@@ -113,53 +109,37 @@ class Runner:
         `suspects` false."""
         if self.pause() > 0 or (self.doubts_artifacts and self._artifacts_fault()):
             return None
+        fits, now = self._fits(), self.runtime.clock.now()
+        claimant = attrs.evolve(self.claimant, suspects=suspects)
         if lane is not None:
-            return self._claim(self._first_of(lane), suspects)
-        for _ in range(TENANTS):
-            chosen = self.runtime.store.read(self._next_tenant)
-            if chosen is None:
+            return self._begin(self._claim_first(lane, fits, partial(claim, claimant=claimant, now=now)))
+        found, again = None, True
+        while again:
+            choice, ready = self.runtime.store.read(partial(choose, fits=fits))
+            self.ready = frozenset(ready)
+            if choice is None:
                 return None
-            entity, able, earliest = chosen
-            take = partial(take_turn, entity=entity, able=able, earliest=earliest)
-            found = self._claim(take, suspects, (TENANT, entity))
-            if found or (able and not suspects):
-                return found
-        return None
+            take = partial(take_turn, choice=choice, claim=partial(claim, claimant=claimant, now=now))
+            # A claim that the crash of a database server undoes has done nothing.
+            found, again = self.runtime.store.transact(DomainStep(take, [(TENANT, choice.entity)]), durable=False)
+        return self._begin(found)
 
-    def _claim(self, find: Callable[[Tx], Job | None] | None, suspects: bool, *domains: Domain) -> ClaimedJob | None:
-        if find is None:
+    def _claim_first(self, lane: str, fits: Fits, claim: ClaimJob) -> tuple[Job, JobProgress] | None:
+        ready = self.runtime.store.read(lambda snapshot: ready_in_lane(snapshot, lane))
+        if ready is None or not fits(ready.needs):
             return None
-        claimant, now = attrs.evolve(self.claimant, suspects=suspects), self.runtime.clock.now()
-        found = self.runtime.store.transact(DomainStep(lambda tx: claim(tx, claimant, now, find(tx)), domains))
-        if found is None:
+
+        def step(tx: Tx) -> tuple[Job, JobProgress] | None:
+            job = tx.take(Job, "by_lane", lane, QueueState.READY)
+            return claim(tx, job=job if job is not None and job.needs == ready.needs else None)
+
+        return self.runtime.store.transact(DomainStep(step, ()), durable=False)
+
+    def _begin(self, found: tuple[Job, JobProgress] | None) -> ClaimedJob | None:
+        if found is None or claim_of(found[1]) in self._claimed:  # it runs: that it was claimed had been undone
             return None
         announce(self.runtime, found[0])
         return self.track(*found)  # from now on it has heartbeats
-
-    def _next_tenant(self, snapshot: Snapshot) -> tuple[str, Sequence[Needs], int] | None:
-        """Return the next entity that it can serve, those needs and the virtual time; or one that waits for nothing."""
-        after: Cursor | None = None
-        self.ready = ()
-        while page := snapshot.page(Tenant, "by_turn", True, after=after, limit=TENANTS):
-            for tenant in page:
-                needs = allowed_needs(snapshot, tenant)
-                able = [one for one in needs if self._can_run_now(one)]
-                self.ready = (*self.ready, *needs)
-                if able or not needs:
-                    return tenant.entity, able, floor(snapshot)
-            after = cursor_at(Tenant, "by_turn", page[-1])
-        return None
-
-    def _first_of(self, lane: str) -> Callable[[Tx], Job | None] | None:
-        ready = self.runtime.store.read(lambda snapshot: ready_in_lane(snapshot, lane))
-        if ready is None or not self._can_run_now(ready.needs):
-            return None
-
-        def find(tx: Tx) -> Job | None:
-            job = tx.take(Job, "by_lane", lane, QueueState.READY)
-            return job if job is not None and job.needs == ready.needs else None
-
-        return find
 
     def adopt(self, job_id: str, attempt: int = 0) -> ClaimedJob | None:
         """Adopt a job that a worker has claimed and handed to this process, in the attempt of this number; 0 stands for

@@ -1,7 +1,7 @@
 """Workers: what takes jobs from the queue and runs them, and whether any is alive."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection
 from math import inf
 from typing import Self
 
@@ -64,7 +64,8 @@ class Worker:
         self._called = self._watches_others = True
         self._asked, self._tidied = -inf, runtime.clock.monotonic()
         here, now = self._runner.claimant.process, runtime.clock.now()
-        self._record = WorkerRecord(self.id, 0, now, process=here, process_id=self._process.id)
+        gives = attrs.asdict(capacity)
+        self._record = WorkerRecord(self.id, 0, now, process=here, process_id=self._process.id, **gives)
 
     @property
     def id(self) -> str:
@@ -214,8 +215,9 @@ class Worker:
         crowded = not self.executor.isolates and any(one.progress.alone for one in claimed)
         return len(claimed) < self.concurrency and not crowded
 
-    def _decline(self, ready: Sequence[Needs]) -> None:
-        declines = tuple(sorted(str(needs) for needs in ready if not self._runner.can_run(needs)))
+    def _decline(self, ready: Collection[Needs]) -> None:
+        of = {Needs(needs.kind, needs.base_model) for needs in ready}
+        declines = tuple(sorted(str(needs) for needs in of if not self._runner.can_run(needs)))
         if declines != self._record.declines:
             record = attrs.evolve(self._record, declines=declines)
             self._process.announce(self.runtime.store, record)
