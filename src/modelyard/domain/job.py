@@ -406,6 +406,7 @@ class JobSummary:
     ended_at: datetime | None
     error_message: str | None
     waiting_for: str | None = None
+    priority: int = 0
 
     @classmethod
     def of(cls, job: Job, progress: JobProgress, waiting_for: str | None = None) -> "JobSummary":
@@ -424,4 +425,5 @@ class JobSummary:
             job.ended_at,
             job.error_message,
             waiting_for,
+            -job.rank,
         )

@@ -85,6 +85,8 @@ def test_it_is_set_and_listed_from_the_command_line(tmp_path: Path) -> None:
     listed = json.loads(run(main, ["shares", "list", "--json", *store]).output)
     assert listed == [{"entity": "acme", "weight": 3, "running": None, "running_of": {"sft": 2}}]
     assert "is not like sft=2" in run(main, ["shares", "set", "acme", "--running-of", "sft", *store]).output
+    twice = ["--running-of", "sft=1", "--running-of", "sft=2"]
+    assert "sft has more than one value" in run(main, ["shares", "set", "acme", *twice, *store]).output
 
 
 def test_a_priority_is_named_with_the_needs_and_kept_by_the_job() -> None:
@@ -115,6 +117,22 @@ def test_a_priority_comes_over_http() -> None:
         assert made.status < 300, made.raw
         job = platform._runtime.store.read(lambda snapshot: snapshot.get(Job, made.json["id"]))
         assert job.rank == -7
+
+
+def test_a_job_says_that_its_entity_has_as_many_as_it_may() -> None:
+    with open_platform() as platform:
+        first, second = (submitted(platform, "acme", name) for name in ("a", "b"))
+        platform.shares.set("acme", running_of={"sft": 1})
+        worker = platform.worker()
+        worker.beat()
+        assert platform.jobs.get(first).waiting_for is None
+        claimed = worker._runner.claim()
+        assert claimed is not None
+        assert claimed.job.id == first
+        reason = "a running job of 'acme' to end: it has as many as its share allows"
+        assert platform.jobs.get(second).waiting_for == platform.training.get(second).waiting_for == reason
+        worker._runner.give_back(claimed)
+        assert platform.jobs.get(second).waiting_for is None
 
 
 def test_shares_hold_in_postgresql(yard_address: str) -> None:

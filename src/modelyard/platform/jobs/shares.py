@@ -107,6 +107,13 @@ def is_full(snapshot: Snapshot, tenant: Tenant, kind: str) -> bool:
     )
 
 
+def limit_reached(snapshot: Snapshot, entity: str, kind: str) -> str | None:
+    """Return what a ready job of an entity waits for if no other one of its kind may run, in words."""
+    tenant = snapshot.find(Tenant, KEY, entity)
+    full = tenant is not None and is_full(snapshot, tenant, kind)
+    return f"a running job of {entity!r} to end: it has as many as its share allows" if full else None
+
+
 # ---- who is next ---------------------------------------------------------------------------------------------------
 
 
