@@ -221,8 +221,12 @@ def test_a_priority_is_given_and_shown(tmp_path: Path) -> None:
     assert json.loads(call("jobs", "show", job, "--store", store, "--json").stdout)["priority"] == 7
     listed = json.loads(call("jobs", "list", "--store", store, "--json").stdout)
     assert {one["id"]: one["priority"] for one in listed} == {job: 7, other: 0}
-    call("train", "sft", "desk/bot", data, "--priority", "1001", *words, status=2)
-    call("evaluate", "quiz", "echo", "--priority", "1", "--store", store, status=2)
+    call("train", "sft", "desk/bot", data, "--priority", "1001", *words, status=1)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "a", "expected": "a"}\n' * 4)
+    call("evaluate", "quiz", "echo", "--rows", rows, "--shards", 2, "--priority", "3", "--store", store)
+    evaluations = json.loads(call("jobs", "list", "--store", store, "--json").stdout)[:2]
+    assert [one["priority"] for one in evaluations] == [3, 3]
 
 
 def _pair_options(

@@ -9,16 +9,7 @@ import click
 
 from modelyard.cli.lazy_group import Group
 from modelyard.cli.names import RUN_HELP, run_named, run_title
-from modelyard.cli.terminal import (
-    PlaceType,
-    StoreName,
-    json_option,
-    opened,
-    priority_option,
-    show,
-    show_fields,
-    store_option,
-)
+from modelyard.cli.terminal import PlaceType, StoreName, json_option, opened, show, show_fields, store_option
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.report.evaluations.export import check_report_path
 from modelyard.report.numbers import id_text, ref_text, scorer_text
@@ -42,7 +33,7 @@ RUN_COLUMNS = ("run", "evaluation", "model", "project", "state", "scorer", "scor
 @click.option("--trials", type=click.IntRange(1), help="How often each row is answered.")
 @click.option("--concurrency", type=click.IntRange(1), help="How many rows are under way at once.")
 @click.option("--shards", type=click.IntRange(1), help="Split the rows into so many jobs for workers.")
-@priority_option
+@click.option("--priority", type=int, help="From -1000 to 1000: the higher, the earlier each of these jobs runs.")
 @project_option
 @click.option("--not-worse-than", metavar="RUN", help="Fail, with status 1, if a model is shown to be worse than this.")
 @save_option
@@ -69,8 +60,6 @@ def evaluate(
     given = {"trials": trials, "concurrency": concurrency, "shards": shards, "project": project}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if priority is not None:
-        if shards is None:
-            raise click.UsageError("--priority is for jobs in the queue; give --shards, too")
         options["needs"] = {"priority": priority}
     with opened(store) as platform:
         if save is not None:

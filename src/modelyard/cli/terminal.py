@@ -73,13 +73,6 @@ def names_once(context: click.Context, parameter: click.Parameter, pairs: Pairs)
     return pairs
 
 
-priority_option = click.option(
-    "--priority",
-    type=click.IntRange(-1000, 1000),
-    help="The higher, the earlier it runs of its entity's; 0 if not given.",
-)
-
-
 def store_option(command: C) -> C:
     """Add the options that name a platform: `--store`, which the command gets, `--artifacts` and `--factory`."""
     for option in (_artifacts_option, _factory_option):

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.terminal import C, StoreName, names_once, opened, priority_option, store_option
+from modelyard.cli.terminal import C, StoreName, names_once, opened, store_option
 from modelyard.domain.job import JobKind
 from modelyard.domain.worker import Resources
 from modelyard.errors import Conflict, JobFailed
@@ -37,7 +37,7 @@ def _training(command: C) -> C:
             metavar="NAME=VALUE",
             help="A setting of the method, such as learning_rate=1e-4; repeat for more.",
         ),
-        priority_option,
+        click.option("--priority", type=int, help="From -1000 to 1000; the higher runs first."),
         click.option("--base-model", help="Make MODEL from this base model, if there is none of that name."),
         click.argument("data"),
         click.argument("model"),
@@ -93,7 +93,7 @@ def _train(
                     name, project=project or None, entity=entity or None, base_model=base_model
                 )
         try:
-            needs: Resources | None = None if priority is None else {"priority": priority}
+            needs: Resources = {} if priority is None else {"priority": priority}
             job = platform.training.submit(kind, model, data, dict(options), needs=needs)
         except Exception as wrong:
             if made is not None:

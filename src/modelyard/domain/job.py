@@ -294,7 +294,7 @@ class Demand:
     @property
     def needs(self) -> Needs:
         """What its jobs need at least."""
-        return Needs(self.kind, self.base_model, accelerators=max(self.accelerators, 0), memory=max(self.memory, 0))
+        return Needs(self.kind, self.base_model, accelerators=self.accelerators, memory=self.memory)
 
 
 JOB = "job"
@@ -341,7 +341,6 @@ RECORDS = (
         "tenants",
         ("entity",),
         indexes={
-            "by_turn": Index(("waiting",), ("turn",)),
             "by_taken": Index((), ("taken",)),
             "by_entity": Index(("entity",), ("turn",)),
         },

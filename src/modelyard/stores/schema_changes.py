@@ -81,7 +81,12 @@ CORE: tuple[SchemaChange, ...] = (
     ),
     SchemaChange(
         "0039_demands_of_entities",
-        [AddTable(Demand), AddColumn(WorkerRecord, "accelerators", int), AddColumn(WorkerRecord, "memory", int)],
+        [
+            AddTable(Demand),
+            DropIndex(Tenant, "by_turn"),
+            AddColumn(WorkerRecord, "accelerators", int),
+            AddColumn(WorkerRecord, "memory", int),
+        ],
     ),
 )
 """Every change of the core since the stores share them, oldest first."""

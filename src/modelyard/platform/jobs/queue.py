@@ -121,6 +121,12 @@ def first_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
     return None
 
 
+def parked_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
+    """Return the first waiting job of a lane. If none of the lane is claimed or ready, it is parked."""
+    found = snapshot.page(Job, "by_lane", lane, QueueState.WAITING, limit=1)
+    return found[0] if found else None
+
+
 # ---- what happens to it ----------------------------------------------------------------------------------------------
 
 

@@ -41,7 +41,6 @@ from modelyard.platform.jobs.expired_claims import ExpiredClaims
 from modelyard.platform.jobs.job_type import JobType, JobTypes
 from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, hold_back, requeue, requeue_after_fault
 from modelyard.platform.jobs.shares import ClaimJob, Fits, choose, take_turn
-from modelyard.platform.jobs.without_worker import JobsWithoutWorker
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import process_here
@@ -84,7 +83,6 @@ class Runner:
         self.doubts_artifacts: bool = False
         self.ready: frozenset[Needs] = frozenset()
         self._expired: ExpiredClaims | None = None
-        self._without_worker = JobsWithoutWorker(runtime)
         self._lock = threading.Lock()
 
     @property
@@ -312,7 +310,6 @@ class Runner:
         if self._expired is None:
             self._expired = ExpiredClaims(self.runtime)
         self._expired.release_due()
-        self._without_worker.look()
         self._expired.reclaim({claimed.claim for claimed in self.claimed_jobs}, take_over)
 
 

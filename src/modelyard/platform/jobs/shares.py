@@ -4,7 +4,6 @@ that could not run for a while is counted from now. So an entity with many queue
 worker. A claim reads the first `Demand` of each needs, however many entities and jobs there are."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import attrs
 
@@ -18,10 +17,8 @@ from modelyard.protocols import Snapshot, Tx
 Fits = Callable[[Needs], bool]
 """Whether a worker can run a job with these needs now. If so, it can run one that needs less."""
 
-
-class ClaimJob(Protocol):
-    def __call__(self, tx: Tx, *, job: Job | None) -> tuple[Job, JobProgress] | None: ...
-
+ClaimJob = Callable[..., tuple[Job, JobProgress] | None]
+"""`claims.claim` for a worker."""
 
 READY = "jobs/ready"
 
@@ -38,12 +35,6 @@ PAGE = 100
 _ALL_DEMANDS = 100_000
 _BEFORE_ALL = (-100_000, -1)
 """Before the rank and the number of every job."""
-
-
-def floor(snapshot: Snapshot) -> int:
-    """Return the virtual time: the latest turn that was taken. No claim is counted from an earlier one."""
-    latest = snapshot.page(Tenant, "by_taken", limit=1, descending=True)
-    return latest[0].taken if latest else 0
 
 
 # ---- jobs that become ready ----------------------------------------------------------------------------------------
@@ -119,7 +110,8 @@ def limit_reached(snapshot: Snapshot, entity: str, kind: str) -> str | None:
 
 @attrs.frozen
 class NextTurn:
-    """The entity that is next, the needs of its first jobs that fit, in their order, and the virtual time."""
+    """The entity that is next, the needs of its first jobs that fit, in their order, and the virtual time: the latest
+    turn that was taken. No claim is counted from an earlier one."""
 
     entity: str
     able: Sequence[Needs]
@@ -131,32 +123,27 @@ def choose(snapshot: Snapshot, fits: Fits) -> tuple[NextTurn | None, set[Needs]]
     of each kind and model, some."""
     best: Demand | None = None
     seen: set[Needs] = set()
-    group, after = None, None
+    group: Needs | None = None
+    after: Cursor | None = None
     while page := snapshot.page(Demand, "by_turn", after=after, limit=PAGE):
         for demand in page:
-            needs = (demand.kind, demand.base_model, demand.accelerators, demand.memory)
             seen.add(demand.needs)
-            if needs == group or not fits(demand.needs):
+            if demand.needs == group or not fits(demand.needs):
                 continue
             if best is not None and best.turn <= demand.turn:
-                group = needs
+                group = demand.needs
             elif not demand.mixed or first_jobs(snapshot, demand, fits):
-                group, best = needs, demand
+                group, best = demand.needs, demand
         if len(page) < PAGE:
             break
         last = page[-1]
-        passes = last.mixed and group != needs and fits(last.needs)  # the next of these may have one that fits
-        after = cursor_at(Demand, "by_turn", last) if passes else (*_after_demand(last, fits), -1, "")
+        passes = last.mixed and group != last.needs and fits(last.needs)  # the next of these may have one that fits
+        after = cursor_at(Demand, "by_turn", last) if passes else (*_beyond(last.needs, fits), -1, "")
     if best is None:
         return None, seen
     of = [one for one in page if one.entity == best.entity] if after is None else None  # else there are more pages
-    return NextTurn(best.entity, ready_needs(snapshot, best.entity, fits, of), floor(snapshot)), seen
-
-
-def _after_demand(demand: Demand, fits: Fits) -> tuple[object, ...]:
-    if demand.mixed and fits(demand.needs):
-        return demand.kind, demand.base_model, 0, 0
-    return _beyond(demand.needs, fits)
+    [(latest,)] = snapshot.select(Tenant, ("taken",), "by_taken", limit=1, descending=True)
+    return NextTurn(best.entity, ready_needs(snapshot, best.entity, fits, of), latest), seen
 
 
 def _beyond(needs: Needs, fits: Fits) -> tuple[object, ...]:

@@ -5,15 +5,9 @@ from datetime import datetime
 import attrs
 
 from modelyard.domain.job import Job, JobProgress, JobStatus, QueueState, check_transition
-from modelyard.platform.jobs.queue import first_in_lane
+from modelyard.platform.jobs.queue import first_in_lane, parked_in_lane
 from modelyard.platform.jobs.shares import announce_freed, announce_ready
-from modelyard.protocols import Snapshot, Tx
-
-
-def parked_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
-    """Return the first waiting job of a lane. If none of the lane is claimed or ready, it is parked."""
-    found = snapshot.page(Job, "by_lane", lane, QueueState.WAITING, limit=1)
-    return found[0] if found else None
+from modelyard.protocols import Tx
 
 
 def park(tx: Tx, job: Job, now: datetime) -> None:

@@ -7,8 +7,9 @@ import pytest
 from modelyard.domain.job import JobStatus
 from modelyard.domain.worker import Capacity
 from modelyard.executors.inline import InlineExecutor
+from modelyard.parts.shares.part import PART
+from modelyard.parts.shares.without_worker import LONGEST_WITHOUT_WORKER, JobsWithoutWorker
 from modelyard.platform.jobs import shares
-from modelyard.platform.jobs.without_worker import LONGEST_WITHOUT_WORKER, JobsWithoutWorker
 from modelyard.platform.jobs.worker import Worker
 
 ROWS = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}] * 2
@@ -86,10 +87,11 @@ def test_jobs_of_many_amounts_that_share_a_demand_fail_too_and_only_those_withou
     assert failed == [8, 16]
 
 
-def test_a_worker_looks(yard: Any) -> None:
+def test_the_part_looks_while_a_worker_runs(yard: Any) -> None:
     job, worker = request(yard, "big", accelerators=1), small(yard)
+    assert PART.upkeep is not None
     for _ in range(int(LONGEST_WITHOUT_WORKER / yard.runtime.settings.lease) + 10):
         worker.beat()
-        worker.look()
+        PART.upkeep(yard.runtime)
         yard.clock.advance(yard.runtime.settings.lease)
     assert job.refresh().status is JobStatus.FAILED
