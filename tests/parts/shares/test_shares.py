@@ -5,15 +5,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from click.testing import CliRunner
 
 from http_client import client_of
 from modelyard import Example, Message, Platform, Role, open_platform
 from modelyard.cli import main
-from modelyard.domain.job import Job
+from modelyard.domain.job import Demand, Job, JobProgress, QueueState, Tenant
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import Forbidden, InvalidInput
+from modelyard.parts.postgres.round_trips_fast import PipelinedConnection
 from modelyard.parts.postgres.store import PostgresStore
 from modelyard.parts.shares.service import EntityShare
 from share_simulation import Queue, check_shares
@@ -142,3 +144,47 @@ def test_shares_hold_in_postgresql(yard_address: str) -> None:
             queue.weigh(entity, weight)
             queue.submit(entity, 12)
         check_shares(queue.serve(20), weights)
+
+
+def test_a_newcomer_waits_for_one_job_in_postgresql(yard_address: str) -> None:
+    with closing(PostgresStore(yard_address, RECORDS)) as store:
+        queue = Queue(Yard.build(store))
+        queue.submit("crowd", 40)
+        assert queue.serve(10) == ["crowd"] * 10
+        queue.submit("guest")
+        assert queue.serve(2).index("guest") <= 1
+
+
+@pytest.mark.parametrize(("entities", "trips"), [(1, 6), (2000, 7)])
+def test_a_claim_in_postgresql_takes_few_round_trips_and_scans_no_table(
+    yard_address: str, monkeypatch: pytest.MonkeyPatch, entities: int, trips: int
+) -> None:
+    """However many entities wait."""
+    sent: list[list[tuple[str, Any]]] = []
+    real = PipelinedConnection.round_trip
+
+    def kept(connection: Any, statements: Any) -> Any:
+        sent.append([*statements])
+        return real(connection, statements)
+
+    with closing(PostgresStore(yard_address, RECORDS)) as store:
+        queue = Queue(Yard.build(store))
+        names = [f"e{number:04}" for number in range(entities)]
+        now = queue.yard.clock.now()
+        store.transact(lambda tx: tx.add_all([Tenant(name) for name in names]))
+        store.transact(lambda tx: tx.add_all([Demand(name, "sft", "base-model", 0, 0) for name in names]))
+        jobs = [
+            Job(name, "sft", name, "p", name, now, base_model="base-model", place=QueueState.READY) for name in names
+        ]
+        store.transact(lambda tx: tx.add_all(jobs))
+        store.transact(lambda tx: tx.add_all([JobProgress(name, now) for name in names]))
+        with psycopg.connect(yard_address, autocommit=True, cursor_factory=psycopg.RawCursor) as other:
+            other.execute("ANALYZE")
+            monkeypatch.setattr(PipelinedConnection, "round_trip", kept)
+            assert queue.claim() is not None
+            monkeypatch.undo()
+            other.execute("SET search_path TO modelyard")
+            tables = [pair for trip in sent for pair in trip if " FROM " in pair[0] and "LIMIT" in pair[0]]
+            plans = "\n".join(line for sql, values in tables for (line,) in other.execute(f"EXPLAIN {sql}", values))
+    assert len(sent) == trips
+    assert entities == 1 or ("Index" in plans and "Seq Scan" not in plans)

@@ -33,7 +33,7 @@ from modelyard.platform.jobs.queue import (
     resume_paused,
     succeed,
 )
-from modelyard.platform.jobs.shares import ready_needs, take_ready
+from modelyard.platform.jobs.shares import demands_of, ready_needs, take_ready
 from modelyard.protocols import Tx
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock
@@ -46,7 +46,7 @@ LANES = ("a", "b")
 
 
 def _claim(tx: Tx, claimant: Claimant, now: datetime, lane: str | None) -> tuple[Job, JobProgress] | None:
-    ready = take_ready(tx, "acme", ready_needs(tx, "acme")) if lane is None else ready_in_lane(tx, lane)
+    ready = take_ready(tx, "acme", ready_needs(tx, demands_of(tx, "acme"))) if lane is None else ready_in_lane(tx, lane)
     return claim(tx, claimant, now, ready)
 
 

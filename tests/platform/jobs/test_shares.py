@@ -115,11 +115,29 @@ def test_nobody_starves_whoever_comes_whenever(bursts: list[tuple[str, int, int]
     assert not +waiting
 
 
-def test_a_newcomer_waits_for_one_job_however_many_another_has_queued(memory: Queue) -> None:
-    memory.submit("crowd", 300)
-    assert memory.serve(100) == ["crowd"] * 100
-    memory.submit("guest")
-    assert memory.serve(2).index("guest") <= 1
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_a_newcomer_waits_for_one_job_however_many_another_has_queued(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    site = queue() if kind == "memory" else Queue(request.getfixturevalue("yard_on_disk"))
+    site.submit("crowd", 300)
+    assert site.serve(100) == ["crowd"] * 100
+    site.submit("guest")
+    assert site.serve(2).index("guest") <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 4])
+def test_of_ten_thousand_jobs_of_another_each_worker_ends_one_before_a_newcomer_runs(
+    memory: Queue, workers: int
+) -> None:
+    memory.submit("crowd", 10_000)
+    busy = [memory.claim() for _ in range(workers)]
+    memory.submit("guest", workers + 1)
+    for job in busy:
+        assert job is not None
+        memory.end(job)
+    assert memory.serve(1) == ["guest"]
 
 
 def test_who_was_away_gets_nothing_for_it(memory: Queue) -> None:
@@ -185,8 +203,8 @@ def test_no_entity_runs_more_than_it_may_and_a_limit_leaves_no_place_empty(
         free = [one for one in left if mine[""] < limits.get("", 9) and mine[one] < limits.get(one, 9)]
         if len(running) < 4 and (free or any(number for (one, _), number in queued.items() if one == "b")):
             runner = site.yard.runner()
-            choice, _ = site.yard.runtime.store.read(lambda snapshot: choose(snapshot, runner._fits()))  # noqa: B023
-            assert choice is not None
+            entity, _ = choose(site.yard.runtime.store, runner._fits())
+            assert entity is not None
 
 
 def test_a_limit_of_an_entity_is_at_most_what_runs_until_one_ends(memory: Queue) -> None:
@@ -208,11 +226,11 @@ def test_a_worker_that_chose_before_another_has_reached_the_limit_takes_nothing(
     memory.weigh("a", limits={"": 1})
     memory.submit("a", 2)
     store, runner = memory.yard.runtime.store, memory.yard.runner()
-    choice, _ = store.read(lambda snapshot: choose(snapshot, runner._fits()))
-    assert choice is not None
+    entity, _ = choose(store, runner._fits())
+    assert entity is not None
     assert memory.claim() is not None
     claim_it = partial(claim, claimant=Claimant("w"), now=memory.yard.clock.now())
-    assert store.transact(lambda tx: take_turn(tx, choice, claim_it))[0] is None
+    assert store.transact(lambda tx: take_turn(tx, entity, runner._fits(), 0, claim_it))[0] is None
 
 
 def test_jobs_from_before_entities_had_shares_are_claimed(memory: Queue) -> None:

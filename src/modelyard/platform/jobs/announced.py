@@ -44,10 +44,7 @@ def live_workers(runtime: Runtime, snapshot: Snapshot) -> list[WorkerRecord]:
     return [worker for worker in workers if (worker.process_id or worker.id) in hosts]
 
 
-Waits = Callable[[Job], str | None]
-
-
-def waits_of(runtime: Runtime, snapshot: Snapshot, jobs: Iterable[Job]) -> Waits:
+def waits_of(runtime: Runtime, snapshot: Snapshot, jobs: Iterable[Job]) -> Callable[[Job], str | None]:
     """Return the function that says what these jobs wait for, except their places in the queue; None for nothing."""
     queued = any(job.status is JobStatus.QUEUED for job in jobs)
     return partial(

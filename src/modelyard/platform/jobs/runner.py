@@ -40,7 +40,7 @@ from modelyard.platform.jobs.claims import (
 from modelyard.platform.jobs.expired_claims import ExpiredClaims
 from modelyard.platform.jobs.job_type import JobType, JobTypes
 from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, hold_back, requeue, requeue_after_fault
-from modelyard.platform.jobs.shares import ClaimJob, Fits, choose, take_turn
+from modelyard.platform.jobs.shares import ClaimJob, Fits, choose, take_turn, virtual_time
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import process_here
@@ -101,27 +101,29 @@ class Runner:
     def _fits(self) -> Fits:
         """Return the function that says whether it can run a job with these needs besides those that it runs now."""
         left = self._capacity.without(claimed.job.needs for claimed in self.claimed_jobs)
-        return cache(lambda needs: left.gives(needs) and self.can_run(needs))
+        can_run = cache(lambda kind, base_model: self.can_run(Needs(kind, base_model)))
+        return lambda needs: left.gives(needs) and can_run(needs.kind, needs.base_model)
 
     def claim(self, lane: str | None = None, suspects: bool = True) -> ClaimedJob | None:
         """Claim a ready job that it can run, the first of one lane or of all; None when there is none. Nor is there one
         for a while after a fault of the store, while artifacts cannot be had, or if the oldest is a suspect and
         `suspects` false."""
-        if self.pause() > 0 or (self.doubts_artifacts and self._artifacts_fault()):
+        if self.pause_left() > 0 or (self.doubts_artifacts and self._artifacts_fault()):
             return None
         fits, now = self._fits(), self.runtime.clock.now()
-        claimant = attrs.evolve(self.claimant, suspects=suspects)
+        claim_it = partial(claim, claimant=attrs.evolve(self.claimant, suspects=suspects), now=now)
         if lane is not None:
-            return self._begin(self._claim_first(lane, fits, partial(claim, claimant=claimant, now=now)))
+            return self._begin(self._claim_first(lane, fits, claim_it))
         found, again = None, True
         while again:
-            choice, ready = self.runtime.store.read(partial(choose, fits=fits))
+            entity, ready = choose(self.runtime.store, fits)
             self.ready = frozenset(ready)
-            if choice is None:
+            if entity is None:
                 return None
-            take = partial(take_turn, choice=choice, claim=partial(claim, claimant=claimant, now=now))
+            earliest = self.runtime.store.read(virtual_time)
+            take = partial(take_turn, entity=entity, fits=fits, earliest=earliest, claim=claim_it)
             # A claim that the crash of a database server undoes has done nothing.
-            found, again = self.runtime.store.transact(DomainStep(take, [(TENANT, choice.entity)]), durable=False)
+            found, again = self.runtime.store.transact(DomainStep(take, [(TENANT, entity)]), durable=False)
         return self._begin(found)
 
     def _claim_first(self, lane: str, fits: Fits, claim: ClaimJob) -> tuple[Job, JobProgress] | None:
@@ -178,7 +180,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - any error of a job's work fails the job, not the worker
             message = sentence(error)
             if _passes(error, self._job_types[claimed.job.kind]):
-                self._pause(claimed, message, isinstance(error, ArtifactsUnavailable))
+                self._give_back_after_fault(claimed, message, isinstance(error, ArtifactsUnavailable))
                 return
             unforeseen = None if isinstance(error, ModelyardError) else error
             self._settle(
@@ -188,23 +190,24 @@ class Runner:
             if claimed.claim not in self._unsettled:
                 self.drop(claimed)
 
-    def pause(self) -> float:
+    def pause_left(self) -> float:
         return self._paused_until - self.runtime.clock.monotonic()
 
-    def rest(self) -> float:
-        if -self.pause() > self.runtime.settings.lease:  # since the last one
+    def pause_claims(self) -> float:
+        """Claim nothing for some seconds, longer each time until a lease has passed without a fault. Return them."""
+        if -self.pause_left() > self.runtime.settings.lease:  # since the last one
             self._faults = 0
-        seconds = self.pause_of(self._faults)
+        seconds = self.backoff_after(self._faults)
         self._faults += 1
         self._paused_until = self.runtime.clock.monotonic() + seconds
         return seconds
 
-    def _pause(self, claimed: ClaimedJob, message: str, unavailable: bool) -> None:
-        seconds, end = self.rest(), partial(requeue_after_fault, reason=message)
+    def _give_back_after_fault(self, claimed: ClaimedJob, message: str, unavailable: bool) -> None:
+        seconds, end = self.pause_claims(), partial(requeue_after_fault, reason=message)
         log.warning("job %s goes back into the queue; claims pause for %g s: %s", claimed.job.id, seconds, message)
         if self._artifacts_fault() or unavailable:
             self.doubts_artifacts = True
-            end = partial(hold_back, reason=message, seconds=self.pause_of(claimed.job.attempts - 1))
+            end = partial(hold_back, reason=message, seconds=self.backoff_after(claimed.job.attempts - 1))
         self._settle(claimed, end)
 
     def _artifacts_fault(self) -> bool:
@@ -213,13 +216,13 @@ class Runner:
             self.runtime.artifacts.check()
         except StoreError as fault:
             self.doubts_artifacts = True
-            if self.pause() <= 0:
-                log.warning("claims pause for %g s: %s", self.rest(), fault)
+            if self.pause_left() <= 0:
+                log.warning("claims pause for %g s: %s", self.pause_claims(), fault)
             return True
         self.doubts_artifacts = False
         return False
 
-    def pause_of(self, attempt: int) -> float:
+    def backoff_after(self, attempt: int) -> float:
         return backoff(attempt, first=self.runtime.settings.poll, longest=self.runtime.settings.lease)
 
     def give_back(self, claimed: ClaimedJob, end: End = requeue) -> None:
@@ -228,7 +231,7 @@ class Runner:
 
     def refuse(self, claimed: ClaimedJob, reason: str) -> None:
         """Hold back a job for which there is no place, longer each time; the others are claimed."""
-        reason, seconds = truncate_for_storage(reason), self.pause_of(claimed.job.refusals)
+        reason, seconds = truncate_for_storage(reason), self.backoff_after(claimed.job.refusals)
         log.warning("job %s is held back for %g s: %s", claimed.job.id, seconds, reason)
         self.give_back(claimed, partial(hold_back, reason=reason, seconds=seconds, refused=True))
 

@@ -4,6 +4,7 @@ that could not run for a while is counted from now. So an entity with many queue
 worker. A claim reads the first `Demand` of each needs, however many entities and jobs there are."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import attrs
 
@@ -12,13 +13,12 @@ from modelyard.domain.record import KEY
 from modelyard.domain.worker import MOST
 from modelyard.platform.listing import Cursor
 from modelyard.platform.paging import cursor_at
-from modelyard.protocols import Snapshot, Tx
+from modelyard.protocols import Snapshot, Store, Tx
 
 Fits = Callable[[Needs], bool]
 """Whether a worker can run a job with these needs now. If so, it can run one that needs less."""
 
 ClaimJob = Callable[..., tuple[Job, JobProgress] | None]
-"""`claims.claim` for a worker."""
 
 READY = "jobs/ready"
 
@@ -108,42 +108,34 @@ def limit_reached(snapshot: Snapshot, entity: str, kind: str) -> str | None:
 # ---- who is next ---------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class NextTurn:
-    """The entity that is next, the needs of its first jobs that fit, in their order, and the virtual time: the latest
-    turn that was taken. No claim is counted from an earlier one."""
-
-    entity: str
-    able: Sequence[Needs]
-    earliest: int
+def virtual_time(snapshot: Snapshot) -> int:
+    """Return the latest turn that was taken. No claim is counted from an earlier one."""
+    latest = snapshot.select(Tenant, ("taken",), "by_taken", limit=1, descending=True)
+    return latest[0][0] if latest else 0
 
 
-def choose(snapshot: Snapshot, fits: Fits) -> tuple[NextTurn | None, set[Needs]]:
+def choose(store: Store, fits: Fits) -> tuple[str | None, set[Needs]]:
     """Choose the entity that is furthest behind of those with a job that fits. Return what other ready jobs need too:
-    of each kind and model, some."""
+    of each kind and model, some. Each page is a read of its own, which PostgreSQL answers in one round trip."""
     best: Demand | None = None
     seen: set[Needs] = set()
     group: Needs | None = None
     after: Cursor | None = None
-    while page := snapshot.page(Demand, "by_turn", after=after, limit=PAGE):
+    while page := store.read(lambda snapshot: snapshot.page(Demand, "by_turn", after=after, limit=PAGE)):  # noqa: B023
         for demand in page:
             seen.add(demand.needs)
             if demand.needs == group or not fits(demand.needs):
                 continue
             if best is not None and best.turn <= demand.turn:
                 group = demand.needs
-            elif not demand.mixed or first_jobs(snapshot, demand, fits):
+            elif not demand.mixed or store.read(partial(first_jobs, demand=demand, fits=fits)):
                 group, best = demand.needs, demand
         if len(page) < PAGE:
             break
         last = page[-1]
         passes = last.mixed and group != last.needs and fits(last.needs)  # the next of these may have one that fits
         after = cursor_at(Demand, "by_turn", last) if passes else (*_beyond(last.needs, fits), -1, "")
-    if best is None:
-        return None, seen
-    of = [one for one in page if one.entity == best.entity] if after is None else None  # else there are more pages
-    [(latest,)] = snapshot.select(Tenant, ("taken",), "by_taken", limit=1, descending=True)
-    return NextTurn(best.entity, ready_needs(snapshot, best.entity, fits, of), latest), seen
+    return None if best is None else best.entity, seen
 
 
 def _beyond(needs: Needs, fits: Fits) -> tuple[object, ...]:
@@ -183,12 +175,8 @@ def anything(needs: Needs) -> bool:
     return True
 
 
-def ready_needs(
-    snapshot: Snapshot, entity: str, fits: Fits = anything, demands: Sequence[Demand] | None = None
-) -> Sequence[Needs]:
-    """Return what the ready jobs of an entity need that fit, that of its first job first."""
-    if demands is None:
-        demands = snapshot.page(Demand, "by_entity", entity, limit=_ALL_DEMANDS)
+def ready_needs(snapshot: Snapshot, demands: Sequence[Demand], fits: Fits = anything) -> Sequence[Needs]:
+    """Return what the ready jobs of an entity with these demands need that fit, that of its first job first."""
     able = [one for one in demands if fits(one.needs)]
     if len(able) == 1 and not able[0].mixed:
         return [able[0].needs]
@@ -196,20 +184,25 @@ def ready_needs(
     return [job.needs for job in sorted(jobs, key=lambda job: (job.rank, job.seq))]
 
 
-def take_turn(tx: Tx, choice: NextTurn, claim: ClaimJob) -> tuple[tuple[Job, JobProgress] | None, bool]:
-    """Claim the first job of the chosen entity and move the entity on. Without a claim, return whether its demands have
-    changed, so that another choice is to be made."""
-    tenant = tx.find(Tenant, KEY, choice.entity)
+def demands_of(snapshot: Snapshot, entity: str) -> Sequence[Demand]:
+    return snapshot.page(Demand, "by_entity", entity, limit=_ALL_DEMANDS)
+
+
+def take_turn(
+    tx: Tx, entity: str, fits: Fits, earliest: int, claim: ClaimJob
+) -> tuple[tuple[Job, JobProgress] | None, bool]:
+    """Claim the first job of an entity that fits, and move the entity on in virtual time, which is `earliest` now.
+    Without a claim, return whether its demands have changed, so that another entity is to be chosen."""
+    tenant, demands = tx.find(Tenant, KEY, entity), demands_of(tx, entity)
     if tenant is None:
         return None, False
-    demands = tx.page(Demand, "by_entity", choice.entity, limit=_ALL_DEMANDS)
-    allowed = [needs for needs in choice.able if not (tenant.limits and is_full(tx, tenant, needs.kind))]
-    job = take_ready(tx, choice.entity, allowed)
+    allowed = [one for one in demands if not (tenant.limits and is_full(tx, tenant, one.kind))]
+    job = take_ready(tx, entity, ready_needs(tx, allowed, fits))
     if job is None:
         return None, _forget(tx, tenant, demands)
     claimed = claim(tx, job=job)
     if claimed is not None:
-        taken = max(tenant.turn, choice.earliest)
+        taken = max(tenant.turn, earliest)
         tenant = attrs.evolve(tenant, taken=taken, turn=taken + STRIDE // tenant.weight)
         tx.replace(tenant)
         for demand in demands:

@@ -76,7 +76,7 @@ class Worker:
     def run_next(self) -> bool:
         """Run one job to its end; False when none is ready."""
         self._runner.reclaim_expired()
-        if (pause := self._runner.pause()) > 0:
+        if (pause := self._runner.pause_left()) > 0:
             self.runtime.clock.sleep(pause)
         claimed = self._runner.claim()
         if claimed is None:
@@ -167,7 +167,7 @@ class Worker:
     def look(self) -> None:
         """Make one round: take over from the dead, and take as many jobs as there is room for. Of many processes the
         leading workers of the first few take over from the dead."""
-        self._called = self._runner.pause() > 0
+        self._called = self._runner.pause_left() > 0
         self._process.begin_look(self.id)
         if self._process.leads(self.id):
             self._look_after_others()
@@ -207,7 +207,7 @@ class Worker:
         return max(poll, lease / BEATS_PER_LEASE)
 
     def _busy(self) -> bool:
-        return bool(self._runner.claimed_jobs or self._watcher.watches or self._runner.pause() > 0)
+        return bool(self._runner.claimed_jobs or self._watcher.watches or self._runner.pause_left() > 0)
 
     def has_room(self) -> bool:
         """Return whether another job may be run: not next to one that must be alone in this process."""
@@ -233,7 +233,7 @@ class Worker:
             return True
         except BaseException as error:  # noqa: BLE001 - it is logged, and the job goes back into the queue
             self._runner.give_back(claimed)
-            unforeseen, seconds = not isinstance(error, ModelyardError), self._runner.rest()
+            unforeseen, seconds = not isinstance(error, ModelyardError), self._runner.pause_claims()
             message = "the executor refused job %s; claims pause for %g s: %s"
             log.error(message, claimed.job.id, seconds, error, exc_info=unforeseen)
             return False
