@@ -284,6 +284,20 @@ def test_whatever_stands_before_it_a_job_that_can_run_is_claimed_in_its_turn(
         assert site.claim(Runner(site.yard.runtime, capacity=capacity)) is None
 
 
+def test_of_entities_with_many_needs_the_next_is_asked_if_the_first_has_no_job_that_fits(
+    memory: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("modelyard.platform.jobs.shares.PAGE", 1)
+    monkeypatch.setattr("modelyard.platform.jobs.shares.MOST_DEMANDS", 1)
+    for entity in "ab":
+        memory.submit(entity, accelerators=1)
+        memory.submit(entity, accelerators=2)
+    (mine,) = memory.submit("b")
+    claimed = memory.claim()
+    assert claimed is not None
+    assert claimed.id == mine.id
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("before", ["needs of one", "entities", "needs of many", "entities that wait for nothing"])
 def test_a_claim_reads_as_little_whatever_stands_before_it(memory: Queue, before: str) -> None:
