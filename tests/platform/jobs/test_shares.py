@@ -298,6 +298,20 @@ def test_of_entities_with_many_needs_the_next_is_asked_if_the_first_has_no_job_t
     assert claimed.id == mine.id
 
 
+def test_a_claim_that_a_crash_of_the_database_has_undone_is_made_again_for_the_run_that_goes_on(memory: Queue) -> None:
+    """And not run twice in one process."""
+    (job,) = memory.submit("a")
+    store, runner = memory.yard.runtime.store, memory.yard.runner()
+    before = memory.yard.job(job.id), memory.yard.progress(job.id)
+    claimed = runner.claim()
+    assert claimed is not None
+    for record in before:
+        store.transact(lambda tx, record=record: tx.replace(record))
+    assert runner.claim() is None
+    assert runner.claimed_jobs == (claimed,)
+    claimed.record("gradient_step", {"loss": 1.0}, 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("before", ["needs of one", "entities", "needs of many", "entities that wait for nothing"])
 def test_a_claim_reads_as_little_whatever_stands_before_it(memory: Queue, before: str) -> None:
