@@ -105,6 +105,7 @@ RECORDS = (
         indexes={
             "by_entity": Index(("entity",)),
             "by_project": Index(("entity", "project")),
+            "by_age": Index((), ("created_at",)),
         },
         sequence="seq",
         domain=("entity", "entity"),

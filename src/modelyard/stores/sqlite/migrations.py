@@ -7,6 +7,9 @@ import attrs
 from modelyard.stores.sqlite.appearance import number_records
 from modelyard.stores.sqlite.newest_fast import Database, keep_newest_of_ledger, sum_newest_of_ledger
 
+NUMBERED = "0008_order_of_appearance"
+"""The change since which a file has the table of sequences."""
+
 
 @attrs.frozen
 class Migration:
@@ -78,7 +81,7 @@ def _owners_and_rates(database: Database) -> None:
     database.conn.execute('DELETE FROM "admissions"')
     database.conn.execute("""UPDATE "budgets" SET "reserved" = '0'""")
     database.table("admissions").add_column("owner", str, not_null_default="")
-    database.table("rate_windows").drop()
+    database.table("rate_windows").drop(ignore=True)
 
 
 def _losses_of_jobs(database: Database) -> None:
@@ -120,7 +123,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("0005_owners_and_rates", _owners_and_rates),
     Migration("0006_losses_of_jobs", _losses_of_jobs),
     Migration("0007_loose_artifacts", _loose_artifacts),
-    Migration("0008_order_of_appearance", number_records),
+    Migration(NUMBERED, number_records),
     Migration("0009_trained_tokens", _trained_tokens),
     Migration("0036_newest_of_the_ledger", keep_newest_of_ledger),
     Migration("0037_sums_of_the_newest", sum_newest_of_ledger),
