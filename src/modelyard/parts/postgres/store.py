@@ -27,9 +27,10 @@ from modelyard.parts.postgres.connections import Connector, ReadPool
 from modelyard.parts.postgres.notices import Notices
 from modelyard.parts.postgres.pages import Row
 from modelyard.parts.postgres.rows import plans_of
-from modelyard.parts.postgres.schema import COMMITS, MIGRATIONS, has_table, migrate_schema, open_schema, other_tables
+from modelyard.parts.postgres.schema import COMMITS, has_table, migrate_schema, open_schema, other_tables
 from modelyard.parts.postgres.tx import PostgresTx
 from modelyard.parts.postgres.writer import GroupWriter
+from modelyard.stores.history import MIGRATIONS
 
 T = TypeVar("T")
 R = TypeVar("R")
