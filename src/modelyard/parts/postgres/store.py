@@ -12,7 +12,6 @@ from modelyard import process_identity
 from modelyard.domain.record import Record
 from modelyard.errors import MissingExtra, StoreClosed, StoreError, UsedAfterFork
 from modelyard.protocols import Month, MonthlyStore, Snapshot, Store, Subscription, Tx
-from modelyard.stores.copying import back_up_to_file
 from modelyard.stores.group_commit import GroupCommit
 from modelyard.stores.schema_changes import CHANGES
 from modelyard.stores.table_changes import SchemaChange
@@ -23,6 +22,7 @@ except ImportError as error:
     raise MissingExtra("psycopg", "postgres") from error
 
 from modelyard.parts.postgres import months
+from modelyard.parts.postgres.backup import back_up_to_file
 from modelyard.parts.postgres.connections import Connector, ReadPool
 from modelyard.parts.postgres.notices import Notices
 from modelyard.parts.postgres.pages import Row

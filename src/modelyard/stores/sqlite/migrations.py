@@ -7,9 +7,6 @@ import attrs
 from modelyard.stores.sqlite.appearance import number_records
 from modelyard.stores.sqlite.newest_fast import Database, keep_newest_of_ledger, sum_newest_of_ledger
 
-NUMBERED = "0008_order_of_appearance"
-"""The change since which a file has the table of sequences."""
-
 
 @attrs.frozen
 class Migration:
@@ -123,7 +120,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("0005_owners_and_rates", _owners_and_rates),
     Migration("0006_losses_of_jobs", _losses_of_jobs),
     Migration("0007_loose_artifacts", _loose_artifacts),
-    Migration(NUMBERED, number_records),
+    Migration("0008_order_of_appearance", number_records),
     Migration("0009_trained_tokens", _trained_tokens),
     Migration("0036_newest_of_the_ledger", keep_newest_of_ledger),
     Migration("0037_sums_of_the_newest", sum_newest_of_ledger),

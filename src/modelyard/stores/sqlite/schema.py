@@ -26,7 +26,7 @@ from modelyard.stores.history import (
 )
 from modelyard.stores.sqlite.appearance import SEQUENCES, create_sequences
 from modelyard.stores.sqlite.connection import fetch_value
-from modelyard.stores.sqlite.migrations import NUMBERED, Migration
+from modelyard.stores.sqlite.migrations import Migration
 from modelyard.stores.sqlite.newest_fast import Database, create_newest, indexed_table, tables_of
 from modelyard.stores.sqlite.rows import StatementPlan
 from modelyard.stores.table_changes import INITIAL, Dialect, SchemaChange, sql_literal
@@ -192,10 +192,10 @@ def _history(connection: Any, plans: Iterable[StatementPlan]) -> TableHistory:
     plans, names, tables = [*plans], _names(connection), _tables(connection)
     groups = [tables_of(plan.record) for plan in plans]
     needed = {table for group in groups if not tables.isdisjoint(group) for table in group}
-    if lost := needed.union([SEQUENCES] if NUMBERED in names else []) - tables:
+    needed |= {SEQUENCES} if "0008_order_of_appearance" in names else set()
+    if lost := needed - tables:
         raise lost_tables(sorted(lost))
-    recorded = TABLES in tables
-    made = [name for (name,) in connection.execute(f'SELECT name FROM "{TABLES}"')] if recorded else None  # noqa: S608
+    made = [name for (name,) in connection.execute(f'SELECT name FROM "{TABLES}"')] if TABLES in tables else None  # noqa: S608
     there = tables | {name.removesuffix("_indexed") for name in tables}
     return TableHistory.of(names, made, there, [plan.record for plan in plans])
 
