@@ -15,7 +15,7 @@ from modelyard.part import Part
 from modelyard.platform.evaluations import job as evaluation_job
 from modelyard.platform.evaluations import shards
 from modelyard.platform.jobs.claims import ClaimedJob, latest_job
-from modelyard.platform.jobs.job_type import JobType, JobTypes, Reads, answers, longest_row, own_data
+from modelyard.platform.jobs.job_type import JobType, JobTypes, Reads, answers, longest_row, nothing
 from modelyard.platform.jobs.queue import request_cancel
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
@@ -25,7 +25,7 @@ from modelyard.platform.training.methods import METHODS
 from modelyard.platform.training.run import train
 from modelyard.platform.training.submission import CHILD, RUN
 from modelyard.platform.usage.booking import warn_of
-from modelyard.protocols import Snapshot, Tx
+from modelyard.protocols import Tx
 
 
 def _unknown(kind: str) -> JobType:
@@ -91,11 +91,7 @@ def _trains(kind: str, runtime: Runtime, base_model: str) -> bool:
     return any(kind in trainer.methods(base_model) for trainer in runtime.trainers)
 
 
-def _source_of(snapshot: Snapshot, job: Job) -> Iterable[tuple[type, str]]:
-    return [(EvaluationRun, job.spec["source"])]
-
-
-def _evaluation(kind: str, reads: Reads = own_data) -> JobType:
+def _evaluation(kind: str, reads: Reads = nothing) -> JobType:
     return JobType(
         kind,
         calls(evaluation_job, "evaluate"),
@@ -161,5 +157,5 @@ def _loop(types: JobTypes) -> JobType:
 _CORE: Mapping[str, Callable[[], JobType]] = {
     **{kind: partial(_training, kind) for kind in METHODS},
     JobKind.EVALUATE: partial(_evaluation, JobKind.EVALUATE),
-    JobKind.RESCORE: partial(_evaluation, JobKind.RESCORE, _source_of),
+    JobKind.RESCORE: partial(_evaluation, JobKind.RESCORE, lambda _, job: [(EvaluationRun, job.spec["source"])]),
 }

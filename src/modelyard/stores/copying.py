@@ -55,10 +55,10 @@ def copy_snapshot(source: Scannable, target: Store, records: Iterable[Record], n
     for record in records:
         last = _scan_of(target)(record.cls, None, 1, descending=True)
         for batch in _batches(source.scan, record, record.key_of(last[0]) if last else None):
-            restore(target, batch)
+            _write(target, "restore", batch)
             note(len(batch))
         if record.sequence:
-            retire_numbers(target, record, source.last_number(record.cls))
+            _write(target, "retire_numbers", record.cls, source.last_number(record.cls))
 
 
 def size_of(store: Readable, records: Iterable[Record]) -> int:
@@ -158,14 +158,8 @@ def _digest(scan: Scan, record: Record, note: Note) -> str:
     return digest.hexdigest()
 
 
-def restore(target: Store, batch: Sequence[object]) -> None:
-    """Store records of one class with the numbers that they have."""
-    target.transact(lambda tx: cast(Any, tx).restore(batch), durable=False)
-
-
-def retire_numbers(target: Store, record: Record, last: int) -> None:
-    """Keep the numbers of a class up to this one from being used again."""
-    target.transact(lambda tx: cast(Any, tx).retire_numbers(record.cls, last), durable=False)
+def _write(target: Store, method: str, *given: object) -> None:
+    target.transact(lambda tx: getattr(tx, method)(*given), durable=False)
 
 
 def taken_name(path: str) -> str | None:

@@ -10,15 +10,10 @@ from modelyard.platform.jobs.claims import ClaimedJob
 from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import Snapshot, Tx
 
-
-def _nothing(tx: Tx, job: Job) -> Iterable[object]:
-    return ()
-
-
 Reads = Callable[[Snapshot, Job], Iterable[tuple[type, str]]]
 
 
-def own_data(snapshot: Snapshot, job: Job) -> Iterable[tuple[type, str]]:
+def nothing(snapshot: Snapshot, job: Job) -> Iterable[Any]:
     return ()
 
 
@@ -68,14 +63,14 @@ class JobType:
     run: Callable[[ClaimedJob], Generator[None, None, None]]
     succeeded: str
     failed: str
-    on_end: Callable[[Tx, Job], Iterable[object] | None] = _nothing
+    on_end: Callable[[Tx, Job], Iterable[object] | None] = nothing
     after_end: Callable[[Runtime, Job], None] = _settled
     resumable: Callable[[Job], bool] = _never
     shares_files: Callable[[Runtime, Job], bool] = _alone
     found_by_lane: bool = False
     can_run: Callable[[Runtime, str], bool] = _always
     awaits_backend: bool = False
-    reads: Reads = own_data
+    reads: Reads = nothing
     longest_pause: Callable[[Settings], float] = _longest_step
     tidy: Callable[[Runtime], None] = _nothing_else
     shown: Callable[[Any, str], object] | None = None
