@@ -12,7 +12,6 @@ except ModuleNotFoundError:  # Windows
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-"""What file systems say that have no links."""
 HAS_LOCKS = fcntl is not None
 """Whether this system has locks of files that end with their process."""
 

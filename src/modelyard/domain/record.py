@@ -152,8 +152,7 @@ class Record:
     @property
     def age_index(self) -> str | None:
         """The index over all records by the field by which their texts age, if they do."""
-        indexes = self.indexes.items()
-        return next((name for name, index in indexes if not index.where and index.order[:1] == (self.texts,)), None)
+        return next((name for name, i in self.indexes.items() if not i.where and i.order[:1] == (self.texts,)), None)
 
     def key_of(self, record: Any) -> tuple[Any, ...]:
         """Return the key of a record."""

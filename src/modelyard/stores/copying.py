@@ -35,14 +35,6 @@ class Scannable(Snapshot, Protocol):
         ...
 
 
-class Readable(Protocol):
-    """What records are read from: a store, or the file of one. Those of ours also tell their `other_tables`."""
-
-    def read(self, query: Callable[[Snapshot], R]) -> R:
-        """Run `query` on one snapshot."""
-        ...
-
-
 Scan = Callable[..., list[Any]]
 """`Scannable.scan`."""
 
@@ -61,12 +53,12 @@ def copy_snapshot(source: Scannable, target: Store, records: Iterable[Record], n
             _write(target, "retire_numbers", record.cls, source.last_number(record.cls))
 
 
-def size_of(store: Readable, records: Iterable[Record]) -> int:
+def size_of(store: Store, records: Iterable[Record]) -> int:
     """Return how many records a store has."""
     return sum(store.read(lambda snapshot, cls=record.cls: cast(Scannable, snapshot).size(cls)) for record in records)  # type: ignore[misc]
 
 
-def copy_store(source: Readable, target: Store, records: Sequence[Record], note: Note) -> None:
+def copy_store(source: Store, target: Store, records: Sequence[Record], note: Note) -> None:
     """Copy every record of one snapshot of a store, with its number, and compare the two.
 
     Until that is done nobody else opens the target, which must be empty or a copy that was interrupted: that continues
@@ -76,7 +68,7 @@ def copy_store(source: Readable, target: Store, records: Sequence[Record], note:
         copy_records(source, target, records, note)
 
 
-def copy_records(source: Readable, target: Store, records: Sequence[Record], note: Note) -> None:
+def copy_records(source: Store, target: Store, records: Sequence[Record], note: Note) -> None:
     """Copy records and compare them, as `copy_store` does, to a target that is marked as `unfinished`."""
     refuse_other_records(source)
     source.read(lambda snapshot: _copy(cast(Scannable, snapshot), target, records, note))
@@ -126,7 +118,7 @@ def _copy(source: Scannable, target: Store, records: Sequence[Record], note: Not
             )
 
 
-def refuse_other_records(source: Readable) -> None:
+def refuse_other_records(source: Store) -> None:
     """Raise `StoreError` for records that a copy would leave out."""
     others: Sequence[str] = cast(Any, source).other_tables()
     if others:
@@ -136,7 +128,7 @@ def refuse_other_records(source: Readable) -> None:
         )
 
 
-def _scan_of(store: Readable) -> Scan:
+def _scan_of(store: Store) -> Scan:
     return lambda *page, **more: store.read(lambda snapshot: cast(Scannable, snapshot).scan(*page, **more))
 
 

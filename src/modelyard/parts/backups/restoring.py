@@ -79,7 +79,7 @@ def examined(file: Path, parts: Sequence[Part], room: Path | None = None) -> Ite
                 f"{file} is no whole backup: {len(faults)} records lack their files, such as {faults[0].kind}"
                 f" {faults[0].id}: {faults[0].problem}"
             )
-        yield Examined(records, artifacts, digests, copying.size_of(records, records_of(parts)))
+        yield Examined(records, artifacts, digests, copying.size_of(cast(Store, records), records_of(parts)))
 
 
 @attrs.frozen
@@ -203,7 +203,7 @@ def to_database(backup: Examined, target: Store, artifacts: ArtifactStore, parts
     """Copy a backup to a store that has no records, and its artifacts; compare both. Raises `StoreError`."""
     declared = records_of(parts)
     with copying.unfinished(target, declared, again=False), _copied(backup, artifacts):
-        copying.copy_records(backup.records, target, declared, lambda count: None)
+        copying.copy_records(cast(Store, backup.records), target, declared, lambda count: None)
 
 
 @contextmanager
