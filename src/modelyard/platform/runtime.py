@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.identity import Attribution
 from modelyard.domain.record import Record
 from modelyard.domain.schema import records_of
 from modelyard.domain.usage import Admission, Budget, LedgerEntry
@@ -98,6 +99,7 @@ class Booking(Protocol):
 class RunningRequest(Protocol):
     """A request that runs, as who closes its platform sees it."""
 
+    attribution: Attribution
     reserved: Admission | None
 
     def cut(self, error: Exception) -> None:
