@@ -24,6 +24,7 @@ from modelyard.protocols import (
     Ids,
     Observer,
     Randomness,
+    Snapshot,
     Store,
     Trainer,
     Tx,
@@ -221,6 +222,10 @@ class Runtime:
     @listeners.default
     def _listeners_of_parts(self) -> "Sequence[Callable[[Runtime, Tx, object], None]]":
         return tuple(part.on_event for part in self.parts if part.on_event is not None)
+
+    def look(self, query: Callable[[Snapshot, float], S]) -> S:
+        """Read what shows whether others are alive (`LivenessMonitor.look`): the query gets the time of the look."""
+        return self.liveness.look(self.clock, lambda begun: self.store.read(lambda snapshot: query(snapshot, begun)))
 
     def tell(self, tx: Tx, *events: object) -> None:
         """Let the parts that listen record what happens, in its transaction (`Part.on_event`)."""
