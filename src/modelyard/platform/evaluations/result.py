@@ -157,12 +157,14 @@ def completed(runtime: Runtime, run: EvaluationRun) -> EvaluationResult:
 def wait(runtime: Runtime, principal: Principal, run_id: str, timeout: float | None) -> EvaluationResult:
     until = None if timeout is None else runtime.clock.monotonic() + timeout
     find = partial(find_job, runtime, principal, run_id)
+    job = None
     with closing(wait_for_end(runtime, find)) as waiting:
         for pause in waiting:
+            job = pause.job or job
             if until is not None and runtime.clock.monotonic() >= until:
                 break
             pause.sleep()
-    if find().ended:
+    if (job or find()).ended:
         return completed(runtime, find_run(runtime, principal, run_id))
     raise TimeoutError(f"evaluation run {run_id} has not ended after {timeout} seconds")
 

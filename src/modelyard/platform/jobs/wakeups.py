@@ -7,6 +7,9 @@ from functools import partial
 
 import attrs
 
+from modelyard.domain.job import Job
+from modelyard.errors import StoreError
+from modelyard.lazy import log
 from modelyard.protocols import Clock, Store, Subscription
 
 
@@ -43,6 +46,11 @@ class JobWaiter:
             self._hurry = None
             self._woken.clear()
 
+    def outage(self, seconds: float, fault: StoreError) -> "JobPause":
+        """Return the pause before another look at a store that was away."""
+        log.warning("the job is looked at again in %g s: %s", seconds, fault)
+        return JobPause(seconds, self)
+
     def close(self) -> None:
         if self._subscription is not None:
             self._subscription.close()
@@ -58,16 +66,19 @@ class JobWaiter:
 
 @attrs.frozen
 class JobPause:
+    """A pause before the next look, and the `job` as it was seen just now."""
+
     seconds: float
-    _waiter: JobWaiter
+    waiter: JobWaiter
+    job: Job | None = None
 
     def sleep(self) -> None:
         if self.seconds:
-            self._waiter.sleep(self.seconds)
+            self.waiter.sleep(self.seconds)
 
     async def asleep(self) -> None:
         if self.seconds:
-            await self._waiter.asleep(self.seconds)
+            await self.waiter.asleep(self.seconds)
 
 
 def _end(patience: asyncio.Timeout, loop: asyncio.AbstractEventLoop) -> None:
