@@ -3,14 +3,10 @@ process compares wall clocks: a heartbeat that grows while its owner lives is re
 it last changed counts. Time in which the store could not be read does not: nothing could be written to it either."""
 
 import threading
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Hashable, Mapping
+from typing import Any
 
 import attrs
-
-from modelyard.protocols import Clock
-
-T = TypeVar("T")
 
 
 @attrs.define
@@ -32,19 +28,7 @@ class LivenessMonitor:
     _groups: dict[str, dict[Hashable, _Seen]] = attrs.field(factory=dict, init=False)
     _lock: Any = attrs.field(factory=threading.Lock, init=False)
 
-    def look(self, clock: Clock, read: Callable[[float], T]) -> T:
-        """Return what `read` reads; it gets the time at which the look begins. How long that takes does not count as
-        idle, and after a look that fails everything counts from anew."""
-        begun = clock.monotonic()
-        try:
-            found = read(begun)
-        except BaseException:
-            self._groups = {}
-            raise
-        self._leave_out(begun, clock.monotonic())
-        return found
-
-    def _leave_out(self, begun: float, ended: float) -> None:
+    def leave_out(self, begun: float, ended: float) -> None:
         with self._lock:
             for one in (one for group in self._groups.values() for one in group.values()):
                 one.since = min(one.since + ended - begun, ended)

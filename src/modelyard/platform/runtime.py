@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import attrs
@@ -224,8 +225,15 @@ class Runtime:
         return tuple(part.on_event for part in self.parts if part.on_event is not None)
 
     def look(self, query: Callable[[Snapshot, float], S]) -> S:
-        """Read what shows whether others are alive (`LivenessMonitor.look`): the query gets the time of the look."""
-        return self.liveness.look(self.clock, lambda begun: self.store.read(lambda snapshot: query(snapshot, begun)))
+        """Read what shows whether others are alive; the query gets the time at which the look begins. How long that
+        takes does not count as silence of theirs, and after a look that fails it counts from anew."""
+        begun, since = self.clock.monotonic(), -inf
+        try:
+            found = self.store.read(lambda snapshot: query(snapshot, begun))
+            since = begun
+            return found
+        finally:
+            self.liveness.leave_out(since, self.clock.monotonic())
 
     def tell(self, tx: Tx, *events: object) -> None:
         """Let the parts that listen record what happens, in its transaction (`Part.on_event`)."""

@@ -33,7 +33,7 @@ def afollow_events(
 
 def _follow(runtime: Runtime, principal: Principal, run_id: str, after: str | None) -> Followed:
     turns = wait_for_end(runtime, partial(find_job, runtime, principal, run_id))
-    return follow(turns, partial(events_after, runtime, run_id), after, runtime.settings.poll)
+    return follow(turns, partial(events_after, runtime, run_id), after)
 
 
 def events_after(runtime: Runtime, run_id: str, after: str | None) -> Iterator[TrainingEvent]:

@@ -79,9 +79,7 @@ class ExpiredClaims:
                 self.runtime.store.transact(partial(ready, entity=entity))
 
     def _next_page(self) -> list[JobProgress]:
-        page = self.runtime.look(
-            lambda snapshot, _: snapshot.page(JobProgress, "by_held", True, after=self._after, limit=PAGE)
-        )
+        page = self.runtime.look(lambda seen, _: seen.page(JobProgress, "by_held", True, after=self._after, limit=PAGE))
         self._after = cursor_at(JobProgress, "by_held", page[-1]) if len(page) == PAGE else None
         return page
 

@@ -25,7 +25,7 @@ def wait_for_end(runtime: Runtime, look: Callable[[], Job]) -> Generator[JobPaus
     the caller is to make before it continues, so that no thread has to be held for that; it ends early when something
     happens to the job. While the store is away it looks again and again. Closing it gives a job that it runs back to
     the queue."""
-    with closing(JobWaiter(runtime.clock, runtime.store)) as waiter:
+    with closing(JobWaiter(runtime.clock, runtime.store, runtime.settings.poll)) as waiter:
         yield from _turns(runtime, look, waiter)
 
 
@@ -41,7 +41,7 @@ def _turns(runtime: Runtime, look: Callable[[], Job], waiter: JobWaiter) -> Gene
             yield JobPause(seconds, waiter, job)
             claimed = _next_of_lane(runtime, runner, job.lane)
         except (StoreBusy, OutcomeUnknown) as fault:
-            yield waiter.outage(runtime.settings.poll, fault)
+            yield waiter.outage(fault)
             continue
         reported = _report_silence(runtime, job, reported)
         if claimed is None:
@@ -72,6 +72,16 @@ def wait_for_success(
 ) -> None:
     """Wait until the job that `look` finds has succeeded, and call `show` after every poll. Raises `JobFailed`;
     TimeoutError after `timeout` seconds; and what `look` raises."""
+    job = wait_so_long(runtime, look, timeout, show)
+    if not job.ended:
+        raise TimeoutError(f"job {job.id} is still {job.status} after {timeout} seconds")
+    if job.status is not JobStatus.SUCCEEDED:
+        raise JobFailed(job.id, job.status, job.error_message or "")
+
+
+def wait_so_long(
+    runtime: Runtime, look: Callable[[], Job], timeout: float | None, show: Callable[[], None] | None = None
+) -> Job:
     until = None if timeout is None else runtime.clock.monotonic() + timeout
     job = None
     with closing(wait_for_end(runtime, look)) as turns:
@@ -83,11 +93,7 @@ def wait_for_success(
             if until is not None and runtime.clock.monotonic() >= until:
                 break
             pause.sleep()
-    job = job or look()
-    if not job.ended:
-        raise TimeoutError(f"job {job.id} is still {job.status} after {timeout} seconds")
-    if job.status is not JobStatus.SUCCEEDED:
-        raise JobFailed(job.id, job.status, job.error_message or "")
+    return job or look()
 
 
 # ---- following events ------------------------------------------------------------------------------------------------
@@ -100,7 +106,6 @@ def follow(
     turns: Generator[JobPause, None, None],
     events_after: Callable[[str | None], Iterator[TrainingEvent]],
     after: str | None,
-    poll: float,
 ) -> Followed:
     with closing(turns):
         for pause in turns:
@@ -111,7 +116,7 @@ def follow(
                         after = event.id
                     break
                 except StoreBusy as fault:
-                    yield pause.waiter.outage(poll, fault)
+                    yield pause.waiter.outage(fault)
             yield pause
 
 

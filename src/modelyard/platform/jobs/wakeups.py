@@ -8,7 +8,6 @@ from functools import partial
 import attrs
 
 from modelyard.domain.job import Job
-from modelyard.errors import StoreError
 from modelyard.lazy import log
 from modelyard.protocols import Clock, Store, Subscription
 
@@ -16,8 +15,8 @@ from modelyard.protocols import Clock, Store, Subscription
 class JobWaiter:
     """Sleeps until a topic is notified, such as that of a job, but at most so long. It is closed at the end."""
 
-    def __init__(self, clock: Clock, store: Store) -> None:
-        self._clock, self._store = clock, store
+    def __init__(self, clock: Clock, store: Store, poll: float) -> None:
+        self._clock, self._store, self._poll = clock, store, poll
         self._woken = threading.Event()
         self._hurry: Callable[[], object] | None = None
         self._topic = ""
@@ -46,10 +45,9 @@ class JobWaiter:
             self._hurry = None
             self._woken.clear()
 
-    def outage(self, seconds: float, fault: StoreError) -> "JobPause":
-        """Return the pause before another look at a store that was away."""
-        log.warning("the job is looked at again in %g s: %s", seconds, fault)
-        return JobPause(seconds, self)
+    def outage(self, fault: object) -> "JobPause":
+        log.warning("the job is looked at again in %g s: %s", self._poll, fault)
+        return JobPause(self._poll, self)
 
     def close(self) -> None:
         if self._subscription is not None:
@@ -66,8 +64,6 @@ class JobWaiter:
 
 @attrs.frozen
 class JobPause:
-    """A pause before the next look, and the `job` as it was seen just now."""
-
     seconds: float
     waiter: JobWaiter
     job: Job | None = None

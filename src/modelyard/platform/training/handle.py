@@ -132,7 +132,7 @@ class JobHandle:
 
     def _follow(self, after: str | None) -> Followed:
         turns = wait_for_end(self._runtime, self._look)
-        return follow(turns, partial(iter_events, self._runtime, self.id), after, self._runtime.settings.poll)
+        return follow(turns, partial(iter_events, self._runtime, self.id), after)
 
     def _look(self) -> Job:
         return self._runtime.store.read(lambda snapshot: found_job(snapshot, self._principal, self.id))
