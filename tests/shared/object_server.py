@@ -38,10 +38,12 @@ def object_server() -> Iterator[ObjectServer]:
     served.port = server.server_port
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
-    yield served
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    try:
+        yield served
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 class _Requests(BaseHTTPRequestHandler):
@@ -91,9 +93,11 @@ class _Requests(BaseHTTPRequestHandler):
         if self._is_busy():
             return
         if "delete" in query:
-            for name in re.findall(rb"<Key>([^<]*)</Key>", body):
-                self.served.objects.pop(f"{key}/{name.decode()}", None)
-            self._give(200, b"<DeleteResult></DeleteResult>")
+            names = re.findall(r"<Key>([^<]*)</Key>", body.decode())
+            for name in names:
+                self.served.objects.pop(f"{key}/{name}", None)
+            deleted = "".join(f"<Deleted><Key>{name}</Key></Deleted>" for name in names)
+            self._give(200, f"<DeleteResult>{deleted}</DeleteResult>".encode(), Content_Type="application/xml")
         elif "uploads" in query:
             number = str(next(self.served.uploads))
             self.served.parts[number] = {}
