@@ -104,9 +104,9 @@ class Worker:
     def stop(self) -> None:
         """Give running jobs back after their current item, and leave, in bounded time. Idempotent."""
         self._stopping.set()
-        for within in (0.0, self.runtime.settings.lease):  # first all are told, so that they end at the same time
-            for thread in (*self._upkeep, self._loop):
-                thread.stop(within)
+        for upkeep in self._upkeep:
+            upkeep.stop(self.runtime.settings.lease)
+        self._loop.stop(self.runtime.settings.lease)
         self.executor.close(leave=True)
         self._watcher.stop()
         self._process.stop(self)
