@@ -354,15 +354,16 @@ def announce(runtime: Runtime, job: Job, error: Exception | None = None) -> Job:
         _log(job, error)
     runtime.observe(JobChanged(job.id, job.kind, job.status))
     if job.ended:
-        for last in runtime.store.read(
-            lambda snapshot: snapshot.page(JobEvent, "by_job", job.id, limit=1, descending=True)
-        ):
-            runtime.observe(JobEventRecorded(job.id, last.type, last.seq))
-        job_type = runtime.job_types[job.kind]
-        job_type.after_end(runtime, job)
-        for name in () if job_type.resumable(job) or job_type.shares_files(runtime, job) else files_of(job):
-            with suppress(StoreError):  # its end is stored; a sweep removes what no record names
-                runtime.artifacts.remove(name)
+        with suppress(StoreError):  # its end is stored, and its caller is to hear of that
+            for last in runtime.store.read(
+                lambda snapshot: snapshot.page(JobEvent, "by_job", job.id, limit=1, descending=True)
+            ):
+                runtime.observe(JobEventRecorded(job.id, last.type, last.seq))
+            job_type = runtime.job_types[job.kind]
+            job_type.after_end(runtime, job)
+            for name in () if job_type.resumable(job) or job_type.shares_files(runtime, job) else files_of(job):
+                with suppress(StoreError):  # a sweep removes what no record names
+                    runtime.artifacts.remove(name)
     return job
 
 

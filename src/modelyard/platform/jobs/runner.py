@@ -310,6 +310,7 @@ class Runner:
     # ---- taking over
 
     def reclaim_expired(self, take_over: Callable[[JobProgress], bool] = lambda _: False) -> None:
+        self._settle_again()
         if self._expired is None:
             self._expired = ExpiredClaims(self.runtime)
         self._expired.release_due()
