@@ -56,6 +56,8 @@ def test_a_loop_shows_its_rounds_the_reward_first_and_the_jobs_that_train(platfo
     titles = [text.index(f"<title>{name}</title>") for name in ("reward", "held_out", "loss")]
     assert titles == sorted(titles)
     assert "best checkpoint" in text
+    assert "rounds: all 2 are done" in text
+    assert ">start<" in text
     for job in (first, second):
         assert f"/dashboard/jobs/{job.id}" in text
     assert f"/dashboard/jobs/{loop.id}" in page(platform, "jobs", first.id)

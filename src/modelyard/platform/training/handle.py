@@ -140,7 +140,7 @@ class JobHandle:
 
 def _standing(job: TrainingJob) -> str:
     if job.status is not JobStatus.RUNNING or job.total is None:
-        return job.status.value
+        return ", ".join(filter(None, (job.status.value, job.stop_reason)))
     return f"{job.status.value}, step {job.progress} of {job.total}"
 
 
