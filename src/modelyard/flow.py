@@ -39,6 +39,15 @@ class Effect(Protocol):
 Flow = Generator[Effect, Any, T]
 
 
+class _GiveWay:
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+GIVE_WAY = _GiveWay()
+"""Awaited, it lets other tasks of the event loop run: a test may replace `asyncio.sleep`, and count its own."""
+
+
 # ---- effects ---------------------------------------------------------------------------------------------------
 
 
