@@ -254,7 +254,7 @@ def test_a_watched_loop_shows_its_rounds_and_why_it_stopped(tmp_path: Path, monk
         platform.models.create("m", project="p", base_model="tabular-mini")
         options: dict[str, Any] = {"rounds": 2, "samples": 2, "max_tokens": 4, "stop_when": {"patience": 1}}
         job = platform.training.loop("p/m", tasks, "exact_match", held_out=tasks, **options)
-    reason = "patience (1): no later validation was above 0, that of step 0"
+    reason = "patience (1): no later validation was above 0, of step 0"
     watched = call("jobs", "watch", job.id).stdout
     assert re.search(rf"stopped by +{re.escape(reason)}\n", watched)
     shown = call("jobs", "show", job.id).stdout

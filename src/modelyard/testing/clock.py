@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from modelyard.flow import GIVE_WAY
+from modelyard.flow import give_way
 from modelyard.protocols import Clock
 from modelyard.threads import FairPool
 
@@ -111,7 +111,7 @@ class ManualClock:
     async def asleep(self, seconds: float) -> None:
         """Sleep as `sleep` does, in a task; a lone task on an event loop of the clock's own thread advances it."""
         if seconds <= 0:
-            await GIVE_WAY
+            await give_way()
             return
         allowed = self._allowed(seconds)
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -119,17 +119,14 @@ class ManualClock:
         if threading.current_thread() is self._owner and asyncio.all_tasks(loop) == {task}:
             await self.aadvance(allowed)
         else:
-            await self._wait_in_task(task, loop, allowed)
+            wait = _TaskWait(task, loop, loop.create_future())
+            self._arrive(wait, allowed)
+            try:
+                await wait.future
+            finally:
+                self._leave(wait)
         if allowed < seconds:
             raise TimeUp
-
-    async def _wait_in_task(self, task: "asyncio.Task[Any]", loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        wait = _TaskWait(task, loop, loop.create_future())
-        self._arrive(wait, seconds)
-        try:
-            await wait.future
-        finally:
-            self._leave(wait)
 
     # ---- for clients in a test
 
@@ -152,8 +149,7 @@ class ManualClock:
         return seconds if clock is not self else min(seconds, max(0, limit - self._moved) / _SECOND)
 
     def skip(self, seconds: float) -> None:
-        """Sleep by moving the clock, from any thread; those who do so at the same time share the seconds. While the
-        clock is being moved, wait for it instead."""
+        """Sleep by moving the clock, from any thread, or wait for it while another moves it."""
         if self._mover is None:
             until = self._moved + round(seconds * _SECOND)
             self._move(lambda: max(self._moved, until))
@@ -161,13 +157,13 @@ class ManualClock:
             self.sleep(seconds)
 
     async def askip(self, seconds: float) -> None:
-        """Sleep as `skip` does, in a task."""
+        """Sleep as `skip` does, in a task; tasks that begin to at the same moment share the seconds."""
         if self._mover is not None:
             await self.asleep(seconds)
             return
         until = self._moved + round(seconds * _SECOND)
         self._excuse(asyncio.current_task())
-        await GIVE_WAY  # to those who begin to sleep at this moment
+        await give_way()  # to those who begin to sleep at this moment
         move = partial(self._move, lambda: max(self._moved, until))
         await asyncio.get_running_loop().run_in_executor(None, move)
 

@@ -55,6 +55,27 @@ class Outline(HTMLParser):
         return "".join(self.texts)
 
 
+def test_the_failures_of_a_scorer_are_no_failures_of_another_one() -> None:
+    rows = [{"prompt": str(number), "expected": str(number)} for number in range(4)]
+
+    def judge(output: str, row: Any) -> bool:
+        if output != "1":
+            raise ValueError("no opinion")
+        return True
+
+    def model(row: Any) -> str:
+        if row["prompt"] == "3":
+            raise ValueError("lost")
+        return str(row["prompt"])
+
+    with open_platform() as platform:
+        run = platform.evaluations.run("e", model, rows, {"right": "exact_match", "judge": judge}, project="p")
+        text = platform.evaluations.report(run)._repr_html_()
+    assert "3 of 3 on right" in text
+    assert "The model failed on 1 of 4 rows. The scorer judge failed on 2 of 4 rows." in text
+    assert "rows failed" not in text
+
+
 @pytest.fixture
 def platform() -> Iterator[Platform]:
     with open_platform() as opened:

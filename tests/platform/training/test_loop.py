@@ -98,8 +98,8 @@ def test_the_held_out_tasks_are_evaluated_before_between_and_after(platform: Pla
     ("stop_when", "rounds", "reason"),
     [
         ({"score": 0.0}, 0, "score: 0 on the held-out tasks reached the target of 0"),
-        ({"patience": 1}, 1, "patience (1): no later validation was above 0, that of step 0"),
-        ({"patience": 2, "score": 0.5}, 2, "patience (2): no later validation was above 0, that of step 0"),
+        ({"patience": 1}, 1, "patience (1): no later validation was above 0, of step 0"),
+        ({"patience": 2, "score": 0.5}, 2, "patience (2): no later validation was above 0, of step 0"),
         ({"patience": 5}, 3, "rounds: all 3 are done"),
         ({}, 3, "rounds: all 3 are done"),
     ],

@@ -257,15 +257,13 @@ class _Loop:
         score, best, stop = data["held_out"], self.done.get("best"), self.config.stop_when
         better = best is None or score > best["score"]
         waited = 0 if better else self.done.get("waited", 0) + 1
-        best = {"score": score, "step": self.done["validated"]} if better else best
+        top = {"score": score, "step": self.done["validated"]} if best is None or better else best
         reason = None
         if score >= stop.get("score", float("inf")):
             reason = f"score: {score:.4g} on the held-out tasks reached the target of {stop['score']:.4g}"
         elif waited >= stop.get("patience", sys.maxsize):
-            reason = (
-                f"patience ({waited}): no later validation was above {best['score']:.4g}, that of step {best['step']}"
-            )
-        return {"best": best, "waited": waited, "stop_reason": reason}
+            reason = f"patience ({waited}): no later validation was above {top['score']:.4g}, of step {top['step']}"
+        return {"best": top, "waited": waited, "stop_reason": reason}
 
     # ---- ending
 
@@ -277,14 +275,13 @@ class _Loop:
             if progress.cancelled_by:
                 return cancel(tx, types, job, event_id, progress.cancelled_by, now)
             best = job.result.get("best") or {"step": job.result.get("last")}
-            ends = {"best_held_out": best.get("score"), "start_held_out": job.result.get("start")}
-            known = {name: score for name, score in ends.items() if score is not None}
-            metrics = {**job.result.get("metrics", {}), **known}
-            result = {"stop_reason": f"rounds: all {self.rounds} are done", **job.result}
-            result |= {"step": best["step"], "metrics": metrics}
+            metrics = {**job.result.get("metrics", {})}
+            if "score" in best:
+                metrics |= {"best_held_out": best["score"], "start_held_out": job.result.get("start", best["score"])}
+            why = {"stop_reason": job.result.get("stop_reason", f"rounds: all {self.rounds} are done")}
+            result = {**job.result, **why, "step": best["step"], "metrics": metrics}
             for record in added:
                 result |= record.add(tx, now)
-            why = {"stop_reason": result["stop_reason"]}
             return succeed(tx, types, attrs.evolve(job, result=result), event_id, now, why)
 
         added = self.runtime.trained_records(self.claimed.job, self.claimed.loose)

@@ -6,7 +6,7 @@
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from modelyard.flow import GIVE_WAY
+from modelyard.flow import give_way
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.interface import Interface
 from modelyard.http.interfaces import STANDARD
@@ -74,7 +74,7 @@ class InProcess:
             raise self._broken_off("the platform disconnected without a response") from error
 
     async def ahandle(self, request: ClientRequest, limit: ReadLimit = NO_LIMIT) -> Response:
-        await GIVE_WAY
+        await give_way()
         with limit.waiting():
             return await self._ahandle(request)
 
@@ -148,7 +148,7 @@ class AsyncPieces:
             if piece is None:
                 return
             yield piece
-            await GIVE_WAY
+            await give_way()
 
     async def _next(self, pieces: AsyncIterator[bytes]) -> bytes | None:
         try:

@@ -110,7 +110,7 @@ def aiohttp_intercepted(aiohttp: ModuleType) -> Iterator[None]:
             return await connect(self, request, *args, **options)
         loop = asyncio.get_running_loop()
         protocol = aiohttp.client_proto.ResponseHandler(loop)
-        limits = options.get("timeout", args[-1] if args else None)
+        limits: Any = options.get("timeout", args[-1] if args else None)
         seconds = min(filter(None, (limits.total, limits.sock_read)), default=None)
 
         def timed_out(words: str) -> Exception:
