@@ -349,6 +349,32 @@ def test_a_browser_shows_the_page_as_dark_or_as_light_as_its_reader_likes(
     assert (max(first_pixel(image.read_bytes())) < 64) is dark
 
 
+PRINTED = """<!DOCTYPE html><body style="margin:0"><div style="width:680px">%s</div><script>
+const cut = [...document.querySelectorAll(".wide")].filter(one => one.scrollWidth > one.clientWidth + 1);
+const over = [...document.querySelectorAll("table")].filter(one => one.getBoundingClientRect().right > 681);
+const hidden = [...document.querySelectorAll("details td")].filter(one => !one.checkVisibility());
+document.title = `cut ${cut.length}, over ${over.length}, hidden ${hidden.length}`;
+</script>"""
+"""A page as wide as A4 has room for, with the styles of print, and a look at what would be lost on paper."""
+
+
+@in_a_browser
+@pytest.mark.servers
+@pytest.mark.parametrize("compared", [False, True])
+def test_on_paper_nothing_is_cut_or_folded(
+    platform: Platform, scored_runs: Any, tmp_path: Path, compared: bool
+) -> None:
+    answers = scored_runs.questions([*[True, None, False] * 10, ValueError("no")])
+    runs = [scored_runs.add(platform, answers, "a-long-name-of-a-model" * 2) for _ in range(2)]
+    of = platform.evaluations
+    piece = (of.compare(*runs) if compared else of.report(runs[0]))._repr_html_()
+    assert ("<details>" in piece, "@media print" in piece) == (True, True)
+    for styles, wanted in ((piece.replace("@media print", "@media all"), True), (piece, False)):
+        (tmp_path / "comparison.html").write_text(PRINTED % styles)
+        found = "<title>cut 0, over 0, hidden 0</title>" in browse(tmp_path, "--dump-dom")
+        assert found is wanted, "printed" if wanted else "on a screen, where lines are folded"
+
+
 def first_pixel(png: bytes) -> bytes:
     """Red, green and blue of the upper left pixel, which no filter of a PNG changes."""
     at, packed = 8, b""
