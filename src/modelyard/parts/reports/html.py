@@ -63,7 +63,8 @@ STYLE = """
 @media print{
 .modelyard{max-width:none;font-size:11px}
 .modelyard .wide{overflow:visible;border:0}
-.modelyard th,.modelyard td,.modelyard td.number,.modelyard th.number,.modelyard td small,.modelyard .chip{white-space:normal}
+.modelyard th,.modelyard td,.modelyard td.number,.modelyard th.number{white-space:normal}
+.modelyard td small,.modelyard .chip{white-space:normal}
 .modelyard th,.modelyard td{padding:3px 5px;overflow-wrap:anywhere}
 .modelyard td.text{min-width:0;max-width:none;font-size:10px;white-space:pre-wrap}
 .modelyard .strip{min-width:0}
