@@ -63,6 +63,12 @@ def test_a_loop_shows_its_rounds_the_reward_first_and_the_jobs_that_train(platfo
     assert f"/dashboard/jobs/{loop.id}" in page(platform, "jobs", first.id)
 
 
+def test_a_dashboard_that_stands_alone_leads_to_no_page_about_an_api(platform: Platform) -> None:
+    alone = page(platform, "jobs")
+    assert "/dashboard/catalogue" in alone
+    assert "/dashboard/api" not in alone
+
+
 def test_a_job_shows_its_best_and_worst_trajectories(platform: Platform) -> None:
     job = [*platform.training.list()][-1]
     found = platform.training.job(job.id).trajectories()
