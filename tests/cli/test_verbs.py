@@ -307,6 +307,21 @@ def test_what_is_tagged_is_listed_by_its_tag_and_shows_its_note(here: Path) -> N
     assert "Model 'support/none' not found" in call("annotate", "support/none", status=1).output
 
 
+def test_a_watched_loop_shows_its_rounds_and_why_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tasks = [{"prompt": "a question", "expected": "the answer"}]
+    with open_platform(tmp_path / "yard.db") as platform:
+        platform.models.create("m", project="p", base_model="tabular-mini")
+        options: dict[str, Any] = {"rounds": 2, "samples": 2, "max_tokens": 4, "stop_when": {"patience": 1}}
+        job = platform.training.loop("p/m", tasks, "exact_match", held_out=tasks, **options)
+    reason = "patience (1): no later validation was above 0, of step 0"
+    watched = call("jobs", "watch", job.id).stdout
+    assert re.search(rf"stopped by +{re.escape(reason)}\n", watched)
+    shown = call("jobs", "show", job.id).stdout
+    assert re.search(rf"stop_reason +{re.escape(reason)}\n", shown)
+    assert re.search(r"metrics.start_held_out +0.0\n", shown)
+
+
 def test_a_watched_job_ends_with_its_last_numbers(here: Path) -> None:
     trained = call("jobs", "watch", "support/bot").stdout
     assert re.search(r"succeeded\ntook +0:00:\d.*\ncheckpoint +step1\n", trained)

@@ -195,6 +195,7 @@ class PageExchange:
             token=changes,
             section=section,
             document=self._shared.document,
+            has_api=self._shared.api is not None,
             kept=self._shared.kept,
         )
 

@@ -46,6 +46,9 @@ class Rows:
     def __init__(self, runtime: Runtime, run: EvaluationRun, keep: Callable[[RowResult], bool] = accept_all) -> None:
         self._runtime, self._run, self._keep = runtime, run, keep
 
+    def __repr__(self) -> str:
+        return f"<Rows of run {self._run.id}>"
+
     def __iter__(self) -> Iterator[RowResult]:
         return self.since(0)
 

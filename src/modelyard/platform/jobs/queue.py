@@ -26,6 +26,7 @@ from modelyard.domain.job import (
     check_transition,
     files_of,
 )
+from modelyard.domain.record import EMPTY
 from modelyard.errors import Conflict, IdempotencyKeyUsed, RateLimited, StoreError
 from modelyard.lazy import log
 from modelyard.platform.jobs.claims import fenced, record
@@ -170,8 +171,8 @@ def _release_next(tx: Tx, lane: str, time: datetime) -> None:
         announce_ready(tx, following.entity, following.needs)
 
 
-def succeed(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
-    return end(tx, types, job, JobStatus.SUCCEEDED, NewEvent(event_id, types[job.kind].succeeded), now)
+def succeed(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime, data: Mapping[str, Any] = EMPTY) -> Job:
+    return end(tx, types, job, JobStatus.SUCCEEDED, NewEvent(event_id, types[job.kind].succeeded, data), now)
 
 
 def fail(tx: Tx, types: JobTypes, job: Job, event_id: str, message: str, now: datetime) -> Job:

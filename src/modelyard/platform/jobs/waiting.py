@@ -103,10 +103,14 @@ Followed = Generator[TrainingEvent | JobPause, None, None]
 
 
 def follow(
-    turns: Generator[JobPause, None, None],
+    turns: Generator[JobPause, None, None] | None,
     events_after: Callable[[str | None], Iterator[TrainingEvent]],
     after: str | None,
 ) -> Followed:
+    """Yield events, live or, without `turns`, those that are there now."""
+    if turns is None:
+        yield from events_after(after)
+        return
     with closing(turns):
         for pause in turns:
             while True:

@@ -118,20 +118,20 @@ class JobHandle:
 
     # ---- watching
 
-    def events(self, after: str | None = None) -> Iterator[TrainingEvent]:
+    def events(self, after: str | None = None, *, follow: bool = True) -> Iterator[TrainingEvent]:
         """Yield its events, live, until it has ended; those after the id `after`, or all. If this runs the job itself,
-        leaving the loop gives the job back to the queue."""
-        return followed(self._follow(after))
+        leaving the loop gives the job back to the queue. Without `follow`, only those recorded so far."""
+        return followed(self._follow(after, follow))
 
-    def aevents(self, after: str | None = None) -> AsyncIterator[TrainingEvent]:
+    def aevents(self, after: str | None = None, *, follow: bool = True) -> AsyncIterator[TrainingEvent]:
         """Yield its events on an event loop, which it never blocks. Between two polls it occupies no thread."""
         threads = self._runtime.threads.backends.of(self._principal.entity)
-        return afollowed(self._follow(after), threads)
+        return afollowed(self._follow(after, follow), threads)
 
     # ---- how it is waited for
 
-    def _follow(self, after: str | None) -> Followed:
-        turns = wait_for_end(self._runtime, self._look)
+    def _follow(self, after: str | None, live: bool = True) -> Followed:
+        turns = wait_for_end(self._runtime, self._look) if live else None
         return follow(turns, partial(iter_events, self._runtime, self.id), after)
 
     def _look(self) -> Job:
@@ -140,7 +140,7 @@ class JobHandle:
 
 def _standing(job: TrainingJob) -> str:
     if job.status is not JobStatus.RUNNING or job.total is None:
-        return job.status.value
+        return ", ".join(filter(None, (job.status.value, job.stop_reason)))
     return f"{job.status.value}, step {job.progress} of {job.total}"
 
 

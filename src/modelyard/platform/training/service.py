@@ -1,9 +1,9 @@
 """Training jobs: requesting them, and reading their progress and results (specification 4.3)."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, Unpack, get_type_hints
+from typing import Any, Literal, TypeVar, Unpack, get_type_hints, overload
 
 import attrs
 
@@ -212,9 +212,18 @@ class Training:
         """Return one job. Raises `NotFound`."""
         return shown_job(self._runtime, self._principal, job_id)
 
-    def events(self, job_id: str, *, order: Order = "asc") -> Listing[TrainingEvent]:
-        """List the events of a job that there are now. Raises `NotFound`."""
-        self.get(job_id)
+    @overload
+    def events(self, job_id: str, *, order: Order = ..., follow: Literal[False] = ...) -> Listing[TrainingEvent]: ...
+    @overload
+    def events(self, job_id: str, *, order: Order = ..., follow: Literal[True]) -> Iterator[TrainingEvent]: ...
+    def events(self, job_id: str, *, order: Order = "asc", follow: bool = False) -> Iterable[TrainingEvent]:
+        """List the events of a job that there are now; with `follow`, yield them live, as its handle does. Raises
+        `NotFound`, `InvalidInput`."""
+        job = self.job(job_id)
+        if follow and order != "asc":
+            raise InvalidInput.at("order", msg="must be 'asc' to follow a job")
+        if follow:
+            return job.events()
         return event_listing(self._runtime, job_id, order)
 
     def cancel(self, job_id: str) -> TrainingJob:
