@@ -24,6 +24,7 @@ STANDARD: Sequence[Part] = (
     _standard("embeddings"),
     _standard("messages"),
     _standard("exchanges"),
+    _standard("readers"),
     _standard("batches"),
     _standard("fine_tuning"),
     _standard("traces"),

@@ -32,6 +32,7 @@ from modelyard.platform.training.data import (
     ExampleData,
     GroupData,
     PreferenceData,
+    any_form,
     check_groups,
     check_rows,
     keep_version,
@@ -278,6 +279,7 @@ class Training:
     def _keep(
         self, rows: RowFormat[T], data: Iterable[T | Mapping[str, Any]] | str | os.PathLike[str]
     ) -> tuple[StoredArtifact, int]:
+        rows = any_form(self._runtime.parts, rows)
         if not isinstance(data, str | os.PathLike):
             return store_rows(self._runtime.artifacts, rows, rows_of(rows, data))
         if self._principal.scope.entity is not None:
