@@ -4,6 +4,7 @@ from modelyard.parts.annotations.service import Annotations
 from modelyard.parts.batches.files.service import Files
 from modelyard.parts.batches.service import Batches
 from modelyard.parts.completions.service import Completions
+from modelyard.parts.datasets.service import Datasets
 from modelyard.parts.embeddings.service import Embeddings
 from modelyard.parts.fine_tuning.service import FineTuning
 from modelyard.parts.metrics.service import Metrics
@@ -35,6 +36,8 @@ class StandardResources:
     """Tags and notes on jobs, runs, models and checkpoints."""
     traces: Traces
     """Calls that programs trace."""
+    datasets: Datasets
+    """Data sets that were uploaded, and splits of them."""
     traffic: Traffic
     """Training data from what was asked and answered."""
     uploads: Uploads

@@ -28,6 +28,7 @@ STANDARD: Sequence[Part] = (
     _standard("batches"),
     _standard("fine_tuning"),
     _standard("traces"),
+    _standard("datasets"),
     _standard("traffic"),
     _standard("tinker"),
     _standard("annotations"),

@@ -65,6 +65,11 @@ def _told(wrong: InvalidInput, more: str) -> InvalidInput:
 
 
 def _read(rows: RowFormat[T], file: BinaryIO) -> Iterator[T]:
+    return (value for _, value in read_with_source(rows, file))
+
+
+def read_with_source(rows: RowFormat[T], file: BinaryIO) -> Iterator[tuple[Any, T]]:
+    """Yield the rows of a file in any form: each as it is there, and its value."""
     path = getattr(file, "name", "")
     name = os.path.basename(path) if isinstance(path, str) else ""
     form: RowForm | None = None
@@ -74,7 +79,7 @@ def _read(rows: RowFormat[T], file: BinaryIO) -> Iterator[T]:
                 value, form = _row_of(rows, row, form)
             except InvalidInput as wrong:
                 raise wrong.below("line", line()) from None
-            yield value
+            yield row, value
     except InvalidInput as wrong:
         raise _told(wrong, f"; in {name}") if name else wrong from None
 
