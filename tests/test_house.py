@@ -201,6 +201,8 @@ TIES = {
     ("exchanges", "messages"): "requests of rollouts are in these formats",
     ("exchanges", "responses"): "requests of rollouts are in these formats",
     ("fine_tuning", "batches"): "training data and results are files",
+    ("sweeps", "datasets"): "held-out rows are split from the others",
+    ("sweeps", "reports"): "tables and plots are drawn with its elements",
     ("tinker", "completions"): "sampling continues prompts of token ids",
     ("traces", "batches"): "files come in forms there, too",
     ("traces", "uploads"): "one client begins with the same GraphQL",

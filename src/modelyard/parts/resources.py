@@ -11,6 +11,7 @@ from modelyard.parts.metrics.service import Metrics
 from modelyard.parts.responses.service import Responses
 from modelyard.parts.retention.service import KeepEvents, KeepLedger, KeepRuns, KeepTexts
 from modelyard.parts.shares.service import Shares
+from modelyard.parts.sweeps.service import Sweeps
 from modelyard.parts.tinker.service import TrainingRuns
 from modelyard.parts.torch.service import AddBaseModel, ListBaseModels
 from modelyard.parts.traces.service import Traces
@@ -38,6 +39,8 @@ class StandardResources:
     """Calls that programs trace."""
     datasets: Datasets
     """Data sets that were uploaded, and splits of them."""
+    sweeps: Sweeps
+    """Models that are trained with every combination of options."""
     traffic: Traffic
     """Training data from what was asked and answered."""
     uploads: Uploads

@@ -29,6 +29,7 @@ STANDARD: Sequence[Part] = (
     _standard("fine_tuning"),
     _standard("traces"),
     _standard("datasets"),
+    _standard("sweeps", "on_event"),
     _standard("traffic"),
     _standard("tinker"),
     _standard("annotations"),
