@@ -25,6 +25,7 @@ def parsed_option(text: str) -> tuple[str, Any]:
 
 def _training(command: C) -> C:
     for option in (
+        click.option("--idempotency-key", metavar="KEY", help="The same command with the same KEY makes one job only."),
         click.option("--no-wait", is_flag=True, help="Leave the job to a worker, and return its id."),
         click.option(
             "--option",
@@ -46,7 +47,7 @@ def _training(command: C) -> C:
 
 @click.group(cls=Group)
 def train() -> None:
-    """Train MODEL ([entity/]project/name, or an id) on DATA, a JSON Lines file or the URL of a dataset."""
+    """Train MODEL ([entity/]project/name, or an id) on DATA, a file or the URL of a dataset."""
 
 
 @train.command()
@@ -78,6 +79,7 @@ def _train(
     base_model: str | None,
     options: tuple[tuple[str, Any], ...],
     no_wait: bool,
+    idempotency_key: str | None,
 ) -> None:
     with opened(store, must_exist=base_model is None) as platform:
         made = None
@@ -89,7 +91,7 @@ def _train(
                     name, project=project or None, entity=entity or None, base_model=base_model
                 )
         try:
-            job = platform.training.submit(kind, model, data, dict(options))
+            job = platform.training.submit(kind, model, data, dict(options), idempotency_key=idempotency_key)
         except Exception as wrong:
             if made is not None:
                 platform.models.delete(made)

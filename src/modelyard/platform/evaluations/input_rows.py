@@ -167,8 +167,7 @@ def _check_delimiter(names: Sequence[str]) -> None:
 
 
 def csv_rows(path: str | os.PathLike[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Yield the rows of a table in UTF-8, each with the number of its first line; line 1 has the names of the
-    columns. All values are strings."""
+    """Yield the rows of a table in UTF-8, all values strings, with their lines; line 1 has the names of the columns."""
     with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
         lines = csv.reader(_sound_lines(file), strict=True)
         try:

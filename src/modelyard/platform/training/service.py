@@ -157,8 +157,7 @@ class Training:
         return loops.new_loop(self._runtime, self._principal, request, tasks, reward, held_out, self._add)
 
     def sweep(self, model: Model | str, data: Any, **options: Any) -> Any:
-        """Train a model with every combination of options, as one object: `platform.sweeps.start`, of the part
-        `sweeps`."""
+        """Train a model with every combination of options, as one object: `platform.sweeps.start`."""
         for part in self._runtime.parts:
             if "sweeps" in part.resources:
                 return part.resources["sweeps"]()(self._runtime, self._principal).start(model, data, **options)
