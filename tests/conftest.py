@@ -232,12 +232,19 @@ def postgres() -> Iterator[PostgresServer]:
     server.close()
 
 
+@pytest.fixture(scope="session")
+def emptied() -> list[str]:
+    """The addresses of databases that tests have left."""
+    return []
+
+
 @pytest.fixture
-def yard_address(postgres: PostgresServer) -> Iterator[str]:
-    """The address of a new, empty database."""
-    address = postgres.create_database()
+def yard_address(postgres: PostgresServer, emptied: list[str]) -> Iterator[str]:
+    """The address of an empty database."""
+    address = emptied.pop() if emptied else postgres.create_database()
     yield address
-    postgres.drop_database(address)
+    postgres.empty_database(address)
+    emptied.append(address)
 
 
 @pytest.fixture(scope="session")

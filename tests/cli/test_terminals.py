@@ -32,7 +32,6 @@ def test_an_answer_is_shown_on_a_terminal_of_any_encoding(encoding: str, shown: 
     [
         ["--help"],
         ["catalogue"],
-        pytest.param(["quickstart"], marks=pytest.mark.parts),
         ["doctor"],
         ["keys", "create", "--name", "café"],
         ["models", "é"],

@@ -121,6 +121,26 @@ def test_every_loss_of_a_policy(run: Any, loss: str) -> None:
     assert sum(after) > sum(sampled)  # what had an advantage is likelier
 
 
+def test_settings_of_a_loss_count(run: Any) -> None:
+    data = [row("hello", logprobs=[0.0] * 4, advantages=[-1.0] * 4)]
+    losses = [
+        run.forward(data, "ppo", {"clip_low_threshold": low, "clip_high_threshold": 2.0}).result().metrics["loss:sum"]
+        for low in (0.25, 0.5)
+    ]
+    assert losses == [1.0, 2.0]  # all four are far less likely than was said, so each is clipped
+
+
+def test_where_tokens_come_from_changes_nothing(run: Any) -> None:
+    plain = row("hello")
+    spans = [
+        types.PromptProvenanceSpan(sequence_id="a", length=1),
+        types.SampledProvenanceSpan(sequence_id="a", offset=2, length=3),
+    ]
+    told = plain.with_provenance(model_input=spans, loss_fn_inputs=spans)
+    first, second = (run.forward([one], "cross_entropy").result().metrics for one in (plain, told))
+    assert first == second
+
+
 def test_targets_of_several_tokens_for_a_position(run: Any) -> None:
     targets = types.TensorData(data=[98, 99, 98, 99], dtype="int64", shape=[2, 2])
     weights = types.TensorData(data=[0.5] * 4, dtype="float32", shape=[2, 2])

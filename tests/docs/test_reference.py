@@ -21,6 +21,9 @@ from modelyard.parts.completions.formats.generate import SAMPLING_WITHOUT_EFFECT
 from modelyard.parts.completions.formats.request import CompletionBody
 from modelyard.parts.messages.formats.request import MessagesBody
 from modelyard.parts.responses.formats.request import INCLUDED, ResponseRequest
+from modelyard.parts.tinker.formats.forward_backward import IGNORED
+from modelyard.parts.tinker.http import rest_routes, routes, session_routes
+from modelyard.parts.tinker.interface import TINKER
 from unknown_members import without_effect
 
 pytestmark = pytest.mark.parts
@@ -55,6 +58,12 @@ def test_every_member_without_effect_is_listed_with_its_reason() -> None:
         "messages": MessagesBody,
     }
     known = {(what, name, why) for what, cls in named.items() for name, why in without_effect(cls).items()}
+    known |= {
+        (TINKER.name, f"{route.path.rpartition('/')[2]}: {name}", why)
+        for route in (*rest_routes.ROUTES, *routes.ROUTES, *session_routes.ROUTES)
+        for name, why in without_effect(route.request).items()
+    }
+    known |= {(TINKER.name, f"forward_backward: data[].{name}", why) for name, why in IGNORED.items()}
     known |= {("generate", f"sampling_params.{name}", why) for name, why in SAMPLING_WITHOUT_EFFECT.items()}
     known |= {("responses", f"include: {name}", why) for name, why in INCLUDED.items() if why}
     text = (REFERENCE / "http.md").read_text(encoding="utf-8")

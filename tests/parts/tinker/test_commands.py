@@ -1,13 +1,15 @@
 """The log of a run: commands are applied in the order of their numbers, each once, and fail by themselves."""
 
+import math
 from itertools import permutations
+from typing import Any
 
 import pytest
 
 from driven_runs import Driven, course, opened
 from modelyard.errors import InvalidInput, NotFound, RateLimited
 from modelyard.parts.tinker.command_log import MOST_AHEAD
-from modelyard.parts.tinker.payloads import WITHIN
+from modelyard.parts.tinker.payloads import MOST_IN_RECORD
 from modelyard.parts.tinker.records import CommandKind, FutureStatus
 
 DONE, FAILED, PENDING = FutureStatus.DONE, FutureStatus.FAILED, FutureStatus.PENDING
@@ -77,6 +79,40 @@ def test_a_command_that_is_sent_again_is_applied_once(driven: Driven, undisturbe
     assert end_of(driven) == undisturbed
 
 
+@pytest.mark.parametrize(
+    ("adapter", "says"),
+    [
+        ({"rnk": 8}, "lora_config.rnk: is not known; did you mean 'rank'"),
+        ({"rank": "8"}, "lora_config.rank: must be a whole number"),
+        ({"rank": 0}, "lora_config.rank: is 0; it is at least 1"),
+        ({"train_mlp": None, "train_attn": False, "train_unembed": False, "seed": -1}, "lora_config.seed: is -1"),
+    ],
+)
+def test_an_adapter_that_cannot_be_is_refused_at_its_place(driven: Driven, adapter: Any, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        driven.begin(1, **adapter)
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"learning_rat": 1.0}, "adam_params.learning_rat: is not known; did you mean 'learning_rate'"),
+        ({"learning_rate": "1"}, "adam_params.learning_rate: must be a number"),
+        ({"beta1": 1}, "adam_params.beta1: is 1; it is at least 0 and below 1"),
+        ({"eps": math.nan}, "adam_params.eps: is nan"),
+    ],
+)
+def test_a_step_that_cannot_be_is_refused_before_its_turn(driven: Driven, params: Any, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        driven.platform.training_runs.command(driven.run, 1, CommandKind.OPTIM_STEP, params)
+    assert driven.step(1)
+
+
+def test_options_of_saved_weights_are_those_that_there_are(driven: Driven) -> None:
+    with pytest.raises(TypeError, match="ttl_second"):
+        driven.save(1, "end", ttl_second=5)
+
+
 def test_another_request_with_a_number_that_is_taken_is_refused(driven: Driven) -> None:
     driven.learn(1, "one")
     with pytest.raises(InvalidInput, match="1 was the number of another request"):
@@ -90,7 +126,7 @@ def test_a_command_that_is_refused_leaves_no_artifact(driven: Driven) -> None:
     artifacts = driven.platform._runtime.artifacts
     before = set(artifacts.names())
     with pytest.raises(RateLimited, match="wait for one before them"):
-        driven.learn(MOST_AHEAD + 1, "long" * WITHIN)
+        driven.learn(MOST_AHEAD + 1, "long" * MOST_IN_RECORD)
     assert set(artifacts.names()) == before
 
 

@@ -87,7 +87,7 @@ class _Holder:
         self.claimed, self.runtime, self.run = claimed, claimed.runtime, run
         self.ended = False
         self._applier: Applier | None = None
-        self._unsound = False
+        self._unsound = False  # whether a command may have changed the weights, and is not recorded
 
     # ---- between commands
 

@@ -38,6 +38,8 @@ _MOST_WRAPPED = 4
 """How many proxies may wrap an event that was one already."""
 _LAST_READ = 1.0
 """Seconds that a connection has to end once the answer is complete."""
+_LAST_BYTES = 2**16
+"""Bytes that may still follow."""
 
 
 class Adapters(Protocol):
@@ -267,7 +269,7 @@ class Attempts:
             pieces.append(raw)
             size += len(raw)
             if size > most:
-                raise RetryableError(BackendError(f"the upstream server's answer is longer than {most} bytes"))
+                raise _too_long(most)
         return b"".join(pieces)
 
     def _json(self, raw: bytes) -> Any:
@@ -312,7 +314,7 @@ class Exchange(Attempts):
         sent = attrs.evolve(request, n=1) if self._greedy else request
         self._request = _strict(sent) if upstream_model.capabilities.guided else sent
         self._choices = request.n
-        self._done = False
+        self._done, self._idle = False, 0
         self._reader: AnswerReader | None = None
 
     def _body(self, name: str) -> bytes:
@@ -349,10 +351,13 @@ class Exchange(Attempts):
         What comes once every choice has ended, or fails to come, loses nothing of the answer.
         """
         events = EventReader()
-        self._done = False
+        self._done, self._idle = False, 0
         try:
             while raw := (yield from self._read()):
                 yield from self._take(events.take(raw), reader)
+                self._idle += len(raw)
+                if self._idle > (_LAST_BYTES if self._done else MAX_ANSWER):
+                    raise _too_long(MAX_ANSWER)
             yield from self._take(events.end(), reader)
         except (RetryableError, TimeoutError, InvalidInput):
             if not self._done and not reader.complete:
@@ -382,7 +387,7 @@ class Exchange(Attempts):
             if (again := data_of(event)) is not None and wrapped < _MOST_WRAPPED:
                 return self._deltas(again, reader, wrapped + 1)
             if event:
-                note("has an event that is not a chunk, which is left out")
+                reader.note("has an event that is not a chunk, which is left out")
             return ()
         chunks = read_values(event)
         try:
@@ -400,11 +405,11 @@ class Exchange(Attempts):
     def _end(self) -> None:
         """Note that nothing more is needed. The rest is read for a moment, so that the connection can be used again."""
         if not self._done:
-            self._done, self._limit, self._waited = True, _LAST_READ, 0.0
+            self._done, self._limit, self._waited, self._idle = True, _LAST_READ, 0.0, 0
 
     def _shown(self, deltas: Sequence[Delta]) -> Sequence[Delta]:
         """Return the deltas without those that the caller does not get, and note that the answer has begun."""
-        self._begun = True
+        self._begun, self._idle = True, 0
         self._heard()
         return [shown for delta in deltas for shown in self._choices_of(delta)] if self._greedy else deltas
 
@@ -450,6 +455,10 @@ class Exchange(Attempts):
             total = attrs.evolve(usage, completion_tokens=usage.completion_tokens * count)
             copies[-1] = attrs.evolve(copies[-1], usage=total)
         return copies
+
+
+def _too_long(most: int) -> RetryableError:
+    return RetryableError(BackendError(f"the upstream server's answer is longer than {most} bytes"))
 
 
 def note(what: str) -> None:

@@ -122,7 +122,7 @@ def ask(canned: Any) -> Any:
 
 
 @contextmanager
-def beating(answer: bytes) -> Iterator[str]:
+def beating(answer: bytes, beats: bytes = b"data: {}\n\n: beat\n\ndata: ping\n\n") -> Iterator[str]:
     """A server that sends heartbeats after its answer, of every kind, until the reader has left."""
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -132,7 +132,7 @@ def beating(answer: bytes) -> Iterator[str]:
             connection.recv(65536)
             connection.sendall(answer)
             while True:
-                connection.sendall(b"data: {}\n\n: beat\n\ndata: ping\n\ndata: [DONE]\n\n")
+                connection.sendall(beats)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -644,14 +644,22 @@ class TestEnd:
         asked = ask(stream(*HI, STOP, counted(), *after, done=False))
         assert (asked.text, asked.bill) == ("hi there", (10, 2, 0, False))
 
-    @pytest.mark.slow
-    def test_heartbeats_after_it_do_not_hold_the_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(exchange, "_LAST_READ", 0.02)
+    def test_heartbeats_after_it_do_not_hold_the_answer(self, caplog: pytest.LogCaptureFixture) -> None:
         with beating(stream(*HI, STOP, counted(), done=False)) as url:
             model = offer("m", context_length=4096, pricing=PRICE)
             with UpstreamBackend(url, models=[model]) as backend, open_platform(backend=backend) as yard:
                 with yard.chat.stream(model="m", messages="hello") as deltas:
                     assert "".join(delta.text for delta in deltas) == "hi there"
+        assert len(caplog.messages) == 1  # whatever comes how often, it is said once
+
+    def test_heartbeats_without_an_answer_come_to_an_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(exchange, "MAX_ANSWER", 100_000)
+        with beating(stream(*HI, done=False)) as url:
+            model = offer("m", context_length=4096, pricing=PRICE)
+            with UpstreamBackend(url, models=[model]) as backend, open_platform(backend=backend) as yard:
+                with yard.chat.stream(model="m", messages="hello") as deltas:
+                    with pytest.raises(BackendError, match="longer than 100000 bytes"):
+                        list(deltas)
 
     def test_text_after_a_finish_reason_is_kept(self, ask: Any) -> None:
         asked = ask(stream(chunk({"content": "hi"}, "stop"), chunk({"content": " there"}, "length"), counted()))
