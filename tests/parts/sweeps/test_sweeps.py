@@ -19,8 +19,9 @@ from modelyard import Platform, Settings, open_platform
 from modelyard.cli import main
 from modelyard.domain.evaluation.statistics import t_quantile
 from modelyard.domain.identity import host
-from modelyard.errors import Conflict, IdempotencyKeyUsed, InvalidInput, NotFound, RateLimited
+from modelyard.errors import Conflict, IdempotencyKeyUsed, InvalidInput, MissingPart, NotFound, RateLimited
 from modelyard.http.message import Request
+from modelyard.parts import STANDARD
 from modelyard.parts.dashboard.app import Dashboard
 from modelyard.parts.sweeps.drawing import ParallelPlot
 from modelyard.parts.sweeps.plan import axes_of, best_of, rungs_of, trials_of
@@ -215,6 +216,21 @@ def test_a_sweep_survives_and_is_found_by_its_name(yard_file: Path) -> None:
         for name in ("t", "other/s", "a/b/c/d", ""):
             with pytest.raises(NotFound):
                 platform.sweeps.get(name)
+
+
+def test_jobs_that_end_without_the_part_are_followed_by_the_next_ones(yard_file: Path) -> None:
+    with open_platform(str(yard_file), project="desk") as platform:
+        platform.models.create("m", base_model="tabular-mini")
+        start(platform, learning_rate=[1e-6, 1e-5], epochs=2, halving=2, name="s")
+    others = [part for part in STANDARD if part.name != "sweeps"]
+    with open_platform(str(yard_file), project="desk", parts=others) as platform:
+        platform.worker().run_until_idle()
+        with pytest.raises(MissingPart):
+            platform.training.sweep("desk/m", DATA, learning_rate=RATES)
+    with open_platform(str(yard_file), project="desk") as platform:
+        sweep = platform.sweeps.get("s").wait()
+        assert sorted(one.epochs for one in sweep.table()) == [1, 2]
+        assert [*sweep.table()] == [*sweep.wait().table()]
 
 
 def test_a_trial_that_fails_is_the_last_and_the_others_go_on(platform: Platform) -> None:

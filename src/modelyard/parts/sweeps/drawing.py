@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT, SIDE, TOP, BOTTOM = 640, 280, 56, 58, 24
 SCORE_LABEL = "held-out loss"
+_HALO = 'stroke="Canvas" stroke-width="4" stroke-linejoin="round" paint-order="stroke"'
+"""Around values, which lines would strike through."""
+
 _MANY_TIMES = 10
 """An axis is logarithmic if its largest value is so many times its smallest."""
 
@@ -63,10 +66,10 @@ class ParallelPlot:
         said = "; ".join(map(_said, measured)) or "no trial has a score yet"
         yield f"<title>{escape(self.title)}</title><desc>{escape(said)}</desc>"
         yield f'<text x="12" y="20" font-size="14" font-weight="600">{escape(self.title)}</text>'
-        for at, (name, axis) in enumerate(axes):
-            yield from axis.drawn(name, across(at))
         for place, one in reversed([*enumerate(measured)]):
             yield self._line(one, [axis for _, axis in axes], across, best=place == 0)
+        for at, (name, axis) in enumerate(axes):
+            yield from axis.drawn(name, across(at))
         yield "</svg>\n"
 
     def _line(self, trial: "SweepTrial", axes: Sequence["PlotAxis"], across: Scale, best: bool) -> str:
@@ -118,7 +121,7 @@ class PlotAxis:
             y = f"{self.place(value):.1f}"
             yield f'<path d="M{x - 4:.1f} {y}h8" stroke="currentColor"/>'
             anchor, shift = ("end", -8) if name == SCORE_LABEL else ("start", 8)
-            yield f'<text x="{x + shift:.1f}" y="{y}" dy=".35em" text-anchor="{anchor}">{escape(shown)}</text>'
+            yield f'<text x="{x + shift:.1f}" y="{y}" dy=".35em" text-anchor="{anchor}" {_HALO}>{escape(shown)}</text>'
 
 
 def _hashable(value: Any) -> Any:

@@ -9,9 +9,9 @@ import attrs
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job
 from modelyard.errors import JobFailed, NotFound
-from modelyard.parts.sweeps.records import Sweep
+from modelyard.parts.sweeps.records import RUNG, Sweep
 from modelyard.parts.sweeps.results import BestTrial, SweepTable, best_trial, read_trials
-from modelyard.parts.sweeps.rungs import jobs_of
+from modelyard.parts.sweeps.rungs import advance, jobs_of
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.handle import JobHandle, cancel_job
@@ -65,7 +65,7 @@ class SweepHandle:
         """
         clock = self._runtime.clock
         until = None if timeout is None else clock.monotonic() + timeout
-        while (job := self._runtime.store.read(self._next)) is not None:
+        while (job := self._runtime.store.read(self._next) or self._runtime.store.transact(self._go_on)) is not None:
             left = None if until is None else max(until - clock.monotonic(), 0.0)
             with suppress(JobFailed):
                 JobHandle(self._runtime, self._principal, job.id).wait(left)
@@ -139,6 +139,15 @@ class SweepHandle:
         found = self._found(snapshot)
         jobs = (job for trial in found.plan["trials"] for job in jobs_of(snapshot, found, trial))
         return [job for job in jobs if not job.ended]
+
+    def _go_on(self, tx: Tx) -> Job | None:
+        """Begin the next rung if jobs of this one ended in a platform without the part."""
+        found = self._found(tx)
+        jobs = (job for trial in found.plan["trials"] for job in jobs_of(tx, found, trial))
+        last = next((job for job in jobs if job.spec[RUNG] == found.state["rung"]), None)
+        if last is not None:
+            advance(self._runtime, tx, last)
+        return self._next(tx)
 
     def _next(self, snapshot: Snapshot) -> Job | None:
         return next(iter(self._going(snapshot)), None)
