@@ -115,7 +115,10 @@ UNCLEAR = {
     "unpaired": ({"prompt": "a", "completion": "b", "label": True}, "is an unpaired preference"),
     "plain": ({"text": "a"}, "is plain text"),
     "tokens": ({"input_ids": [1]}, "is tokens"),
-    "no prompt": ({"chosen": "It is blue.", "rejected": "It is red."}, "where the answer begins is unclear"),
+    "no prompt": (
+        {"chosen": "It is blue.", "rejected": "It is red."},
+        "messages: is required, or prompt: where the answer begins",
+    ),
     "a call": ({"conversations": [turn("human", "a"), turn("function_call", "{}")]}, "have no ids"),
     "who": ({"conversations": [turn("human", "a"), turn("bard", "b")]}, "must be one of"),
     "mixed": ({"prompt": "a", "completion": [said("assistant", "b")]}, "of the kind of prompt"),

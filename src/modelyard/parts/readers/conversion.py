@@ -126,8 +126,8 @@ def _dialogue(text: str, name: str) -> Said:
     """Read a text in which each turn begins with "Human:" or "Assistant:" after a blank line."""
     parts = _TURN.split(text)
     if parts[0] or len(parts) == 1:
-        msg = 'where the answer begins is unclear; add the prompt, or begin each turn with "\\n\\nHuman:" or '
-        raise InvalidInput.at(name, msg=f'{msg}"\\n\\nAssistant:"')
+        msg = f"is required, or prompt: where the answer begins in {name} is unclear; or begin each turn of it with "
+        raise InvalidInput.at("messages", msg=f'{msg}"\\n\\nHuman:" or "\\n\\nAssistant:"')
     turns = zip(parts[1::2], parts[2::2], strict=True)
     return [_said("user" if who == "Human" else "assistant", said.strip()) for who, said in turns]
 

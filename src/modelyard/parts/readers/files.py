@@ -13,7 +13,7 @@ from modelyard.formats.json import loads
 from modelyard.formats.json_stream import CHUNK, JsonReader, file_chunks
 from modelyard.formats.jsonl import check_line, lines_of
 from modelyard.formats.training_data import RowFormat
-from modelyard.parts.readers.forms import KNOWN, RowForm, form_of, nearest_form
+from modelyard.parts.readers.forms import KNOWN, RowForm, form_of, members_of, nearest_form
 from modelyard.platform.evaluations.input_rows import csv_rows
 
 T = TypeVar("T")
@@ -39,6 +39,8 @@ def _row_of(rows: RowFormat[T], row: Any, before: RowForm | None) -> tuple[T, Ro
     if form is None:
         return _unknown(rows, row), before
     if before is not None and form is not before:
+        for name in sorted(before.needs - members_of(row) if before.ours else ()):
+            raise InvalidInput.at(name, msg="is required, as in the rows before it")
         raise InvalidInput.at(msg=f"is {form.name}, and the rows before it are {before.name}; give each a file")
     plain = form.read(row)
     try:

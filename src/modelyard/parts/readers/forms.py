@@ -33,11 +33,16 @@ class RowForm:
     takes: frozenset[str] = frozenset()
     why_not: str = ""
 
+    @property
+    def ours(self) -> bool:
+        """Whether rows of it are as training reads them."""
+        return self.convert is as_it_is and not self.why_not
+
     def read(self, row: Row) -> dict[str, Any]:
         """Return the row in our form, with the members that are no part of its own."""
         if self.why_not:
             raise InvalidInput.at(msg=f"is {self.name}: {self.why_not}")
-        used = self.needs | self.takes if self.convert is not as_it_is else frozenset()
+        used = frozenset() if self.ours else self.needs | self.takes
         return {**{name: value for name, value in row.items() if name not in used}, **self.convert(row)}
 
 
@@ -84,9 +89,14 @@ _MEANT = {
 _WORDS = {other: name for name, others in _MEANT.items() for other in others}
 
 
+def members_of(row: Row) -> set[str]:
+    """Return the names of the members that are not null."""
+    return {name for name, value in row.items() if value is not None}
+
+
 def form_of(row: Row) -> RowForm | None:
     """Return the form of a row; None if none fits. Raises `InvalidInput` if several do."""
-    has = {name for name, value in row.items() if value is not None}
+    has = members_of(row)
     fitting = [one for one in FORMS if one.needs <= has]
     found = [one for one in fitting if not any(one.needs < other.needs for other in fitting)]
     if len(found) > 1:
@@ -99,7 +109,7 @@ def form_of(row: Row) -> RowForm | None:
 
 def nearest_form(row: Row) -> str:
     """Return which form a row is nearest to, and how it becomes one; "" if it is near none."""
-    has = {name for name, value in row.items() if value is not None}
+    has = members_of(row)
     meant = {name: _WORDS.get(name.casefold(), name.casefold()) for name in has}
     readable = [one for one in FORMS if not one.why_not]
     near = max(readable, key=lambda one: len(one.needs & set(meant.values())) / len(one.needs))

@@ -2,6 +2,7 @@
 
 import os
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal
 
 import attrs
@@ -12,9 +13,10 @@ from modelyard.errors import JobFailed, NotFound
 from modelyard.parts.sweeps.records import RUNG, Sweep
 from modelyard.parts.sweeps.results import BestTrial, SweepTable, best_trial, read_trials
 from modelyard.parts.sweeps.rungs import advance, jobs_of
+from modelyard.platform.jobs.waiting import wait_for_success
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training.handle import JobHandle, cancel_job
+from modelyard.platform.training.handle import cancel_job
 from modelyard.protocols import Snapshot, Tx
 
 _RUNNING = ("queued", "running")
@@ -68,7 +70,7 @@ class SweepHandle:
         while (job := self._runtime.store.read(self._next) or self._runtime.store.transact(self._go_on)) is not None:
             left = None if until is None else max(until - clock.monotonic(), 0.0)
             with suppress(JobFailed):
-                JobHandle(self._runtime, self._principal, job.id).wait(left)
+                wait_for_success(self._runtime, partial(self._runtime.store.read, partial(_job, id=job.id)), left)
         return self
 
     def cancel(self) -> "SweepHandle":
@@ -159,6 +161,10 @@ def found_sweep(snapshot: Snapshot, principal: Principal, sweep_id: str) -> Swee
     if found is None or not principal.scope.covers(found.entity, found.project):
         raise NotFound("Sweep", sweep_id)
     return found
+
+
+def _job(snapshot: Snapshot, id: str) -> Job:
+    return snapshot.get(Job, id)
 
 
 def _title(record: Sweep) -> str:
