@@ -14,3 +14,6 @@ def fill(platform: Platform) -> None:
     model = platform.models.create("swept", project="p", base_model="tabular-mini")
     sweep = platform.training.sweep(model, [row(0), row(1)], validation=[row(2)], learning_rate=[1e-5, 1e-4], name="s")
     sweep.wait()
+
+
+TABLES = {"sweeps": "4486ef009e349d4c"}
