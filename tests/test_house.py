@@ -444,7 +444,7 @@ def test_dotted_references_in_docstrings_and_docs_lead_somewhere() -> None:
     texts = [(file, text) for file, _, text in docstrings() if not file.startswith(UNFINISHED)]
     texts += [(page.name, page.read_text(encoding="utf-8")) for page in PAGES if page.suffix == ".md"]
     missing = {(file, name) for file, text in texts for name in dotted.findall(text) if not _leads_somewhere(name)}
-    assert missing == {("serve-a-local-model.md", "engines.torch")}  # the name of a logger
+    assert missing == {("local-engine.md", "engines.torch")}  # the name of a logger
 
 
 def _leads_somewhere(dotted: str) -> bool:

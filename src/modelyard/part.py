@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     OpenArtifacts = Callable[[str, Randomness], ArtifactStore]
 
 
+ALWAYS = ""
+"""The name of routes that are mounted with any interface."""
+
+
 @attrs.frozen
 class Command:
     """A command of the command line: the section of its help, "module:function", and its line there.
@@ -157,7 +161,8 @@ class Part:
     the part and a slash). `resources` are attributes of the platform: functions that return a class, or any function of
     a runtime and a principal. `job_types` are its kinds of jobs, each loaded by the first job of the kind.
 
-    `interfaces` are those that it brings, and `routes` are its routes by the name of their interface; the file
+    `interfaces` are those that it brings, and `routes` are its routes by the name of their interface; those under "",
+    which are public, are mounted next to the OpenAPI document, whichever interfaces are. The file
     `openapi_examples.json` in its folder may have examples of their requests and answers, by the names of operations.
     `site` makes the pages for people, `pages` are added to them, and `commands` to the command line. `notes` reads what
     people have noted on jobs.

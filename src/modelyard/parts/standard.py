@@ -50,6 +50,7 @@ STANDARD: Sequence[Part] = (
     _standard("objects"),
     _standard("clusters"),
     _standard("quickstart"),
+    _standard("docs"),
     _standard("contracts"),
     _standard("doubles"),
 )
