@@ -198,6 +198,66 @@ def test_the_doctor_reports_each_part_and_fails_where_jobs_wait_for_no_worker(he
     assert "fails" in call("doctor", "--store", store, status=1).stdout
 
 
+def test_the_doctor_says_what_queued_jobs_wait_for(tmp_path: Path) -> None:
+    store, example = tmp_path / "yard.db", [Example((Message(Role.USER, "a"), Message(Role.ASSISTANT, "b")))]
+    with open_platform(store) as platform:
+        for name in ("one", "two"):
+            model = platform.models.create(name, base_model="tabular-mini")
+            platform.training.sft(model, example, needs={"accelerators": 2})
+        with platform.worker():
+            found = json.loads(call("doctor", "--store", store, "--json").stdout)["queue_waits_for"]
+            told = call("doctor", "--store", store).stdout
+    reason = "a worker that can run sft of 'tabular-mini' with 2 accelerators: none that is alive has what it needs"
+    assert found == [{"jobs": 2, "waiting_for": reason}]
+    assert reason in told
+
+
+def test_a_priority_is_given_and_shown(tmp_path: Path) -> None:
+    store, data = tmp_path / "yard.db", tmp_path / "data.jsonl"
+    data.write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n')
+    words = "--base-model", "tabular-mini", "--store", store, "--no-wait"
+    job = call("train", "sft", "desk/bot", data, "--priority", "7", *words).stdout.strip()
+    other = call("train", "sft", "desk/other", data, *words).stdout.strip()
+    assert json.loads(call("jobs", "show", job, "--store", store, "--json").stdout)["priority"] == 7
+    listed = json.loads(call("jobs", "list", "--store", store, "--json").stdout)
+    assert {one["id"]: one["priority"] for one in listed} == {job: 7, other: 0}
+    call("train", "sft", "desk/bot", data, "--priority", "1001", *words, status=1)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "a", "expected": "a"}\n' * 4)
+    call("evaluate", "quiz", "echo", "--rows", rows, "--shards", 2, "--priority", "3", "--store", store)
+    evaluations = json.loads(call("jobs", "list", "--store", store, "--json").stdout)[:2]
+    assert [one["priority"] for one in evaluations] == [3, 3]
+
+
+def _pair_options(
+    command: click.Command, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Option]]:
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from _pair_options(found, (*words, name))
+    for option in command.params:
+        if isinstance(option, click.Option) and "=" in str(option.metavar):
+            yield words, option
+
+
+def test_an_option_that_names_something_takes_each_name_once() -> None:
+    options = [*_pair_options(main)]
+    assert options
+    for words, option in options:
+        name, value = str(option.metavar).split("=")
+        pair = f"{name.lower()}={value if value.isalpha() and value != 'N' else 1}"
+        kept = option.type.convert(pair, option, None)
+        context = click.Context(click.Command("any"))
+        assert option.multiple, words
+        assert option.callback is not None, words
+        with pytest.raises(click.BadParameter, match="more than one value"):
+            option.callback(context, option, (kept, kept))
+        assert option.callback(context, option, (kept,)) == (kept,)
+
+
 @pytest.mark.parts
 def test_old_events_are_let_go(here: Path) -> None:
     kept = call("keep", "events", 90, "--export", here / "events.jsonl", "--json")

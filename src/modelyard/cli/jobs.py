@@ -37,6 +37,7 @@ JOB_COLUMNS = (
     "kind",
     "status",
     "waiting_for",
+    "priority",
     "subject",
     "progress",
     "total",
@@ -94,7 +95,7 @@ def show_job(store: StoreName, job: str, as_json: bool) -> None:
     with opened(store) as platform:
         found = _found(platform, job)
         face = _shown(platform, found)
-        fields = attrs.asdict(face, value_serializer=_plain)
+        fields = {**attrs.asdict(face, value_serializer=_plain), "priority": found.priority}
         for notes in platform.notes():
             fields |= notes.of(found.id)
     if as_json:

@@ -1,13 +1,14 @@
 """Announced workers, and which of them are alive."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from math import inf
 
 from modelyard.domain.job import Job, JobStatus, QueueState
 from modelyard.domain.record import KEY
 from modelyard.domain.worker import WORKER, WorkerProcess, WorkerRecord
 from modelyard.errors import NoWorker
+from modelyard.platform.jobs.shares import limit_reached
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import died_here
 from modelyard.protocols import DomainStep, Snapshot, Tx
@@ -43,9 +44,17 @@ def live_workers(runtime: Runtime, snapshot: Snapshot) -> list[WorkerRecord]:
     return [worker for worker in workers if (worker.process_id or worker.id) in hosts]
 
 
-def waiting_for(job: Job, workers: Sequence[WorkerRecord]) -> str | None:
-    """Return what a queued job waits for, except its place in the queue, given the workers that are alive; None for
-    nothing."""
+def waits_of(runtime: Runtime, snapshot: Snapshot, jobs: Iterable[Job]) -> Callable[[Job], str | None]:
+    """Return the function that says what these jobs wait for, except their places in the queue; None for nothing."""
+    queued = any(job.status is JobStatus.QUEUED for job in jobs)
+    return partial(
+        waiting_for,
+        workers=live_workers(runtime, snapshot) if queued else (),
+        limit=cache(partial(limit_reached, snapshot)),
+    )
+
+
+def waiting_for(job: Job, workers: Sequence[WorkerRecord], limit: Callable[[str, str], str | None]) -> str | None:
     if job.status is not JobStatus.QUEUED:
         return None
     if job.place is QueueState.PAUSED:
@@ -54,13 +63,21 @@ def waiting_for(job: Job, workers: Sequence[WorkerRecord]) -> str | None:
         return f"its next attempt: {job.held_back}"
     if job.place is QueueState.CLAIMED:
         return "room in the executor of its worker"
-    able = [worker.id for worker in workers if str(job.needs) not in worker.declines]
-    if len(able) == len(workers):
-        return None if workers else "a worker: none is alive"
+    able = [worker.id for worker in workers if worker.can_run(job.needs)]
+    if not workers:
+        return "a worker: none is alive"
     if not able:
-        have = "what it needs" if job.accelerators or job.memory else "the trainer or the model for it"
-        return f"a worker that can run {job.needs}: none that is alive has {have}"
-    return f"one of the workers that can run {job.needs}: {', '.join(able[:SHOWN])}"
+        return without_worker(job)
+    if job.place is QueueState.READY and (reason := limit(job.entity, job.kind)):
+        return reason
+    return (
+        None if len(able) == len(workers) else f"one of the workers that can run {job.needs}: {', '.join(able[:SHOWN])}"
+    )
+
+
+def without_worker(job: Job) -> str:
+    have = "what it needs" if job.accelerators or job.memory else "the trainer or the model for it"
+    return f"a worker that can run {job.needs}: none that is alive has {have}"
 
 
 def watches_over_others(runtime: Runtime, me: str) -> bool:

@@ -30,7 +30,7 @@ from modelyard.errors import Conflict, IdempotencyKeyUsed, RateLimited, StoreErr
 from modelyard.lazy import log
 from modelyard.platform.jobs.claims import fenced, record
 from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.shares import ready
+from modelyard.platform.jobs.shares import announce_freed, announce_ready, withdraw
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -81,7 +81,7 @@ def _has_queued(snapshot: Snapshot, entity: str, number: int) -> bool:
 
 def _notify_ready(tx: Tx, job: Job) -> None:
     if job.place is QueueState.READY:
-        ready(tx, job.entity)
+        announce_ready(tx, job.entity, job.needs)
 
 
 def asked_before(snapshot: Snapshot, job: Job) -> Job | None:
@@ -121,6 +121,12 @@ def first_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
     return None
 
 
+def parked_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
+    """Return the first waiting job of a lane. If none of the lane is claimed or ready, it is parked."""
+    found = snapshot.page(Job, "by_lane", lane, QueueState.WAITING, limit=1)
+    return found[0] if found else None
+
+
 # ---- what happens to it ----------------------------------------------------------------------------------------------
 
 
@@ -147,7 +153,9 @@ def end(
     tx.replace(done)
     types[job.kind].on_end(tx, done)
     if job.place is QueueState.CLAIMED:
-        ready(tx, job.entity, limited=True)
+        announce_freed(tx, job.entity)
+    if job.place is QueueState.READY:
+        withdraw(tx, job)
     if job.place in _FIRST:
         _release_next(tx, job.lane, progress.updated_at)
     return done
@@ -159,7 +167,7 @@ def _release_next(tx: Tx, lane: str, time: datetime) -> None:
         progress = tx.get(JobProgress, following.id)
         tx.replace(attrs.evolve(progress, updated_at=progress.time(time)))
         tx.replace(attrs.evolve(following, place=QueueState.READY))
-        ready(tx, following.entity)
+        announce_ready(tx, following.entity, following.needs)
 
 
 def succeed(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
@@ -214,7 +222,7 @@ def requeue(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> 
     place = QueueState.PAUSED if progress.paused_by else QueueState.READY
     job = attrs.evolve(job, status=JobStatus.QUEUED, place=place)
     tx.replace(job)
-    ready(tx, job.entity, limited=True)
+    announce_freed(tx, job.entity)
     if place is QueueState.PAUSED:
         _release_next(tx, job.lane, progress.time(now))
     _notify_ready(tx, job)
@@ -243,7 +251,7 @@ def release(tx: Tx, seen: Job) -> None:
     job = get_or_none(tx, Job, seen.id)
     if job is not None and job.place is QueueState.HELD_BACK and job.not_before == seen.not_before:
         tx.replace(attrs.evolve(job, place=QueueState.READY))
-        ready(tx, job.entity)
+        announce_ready(tx, job.entity, job.needs)
 
 
 # ---- paused and resumed ------------------------------------------------------------------------------------------
@@ -261,6 +269,8 @@ def request_pause(tx: Tx, job_id: str, by: str) -> Job:
         return job
     paused = attrs.evolve(job, place=QueueState.PAUSED)
     tx.replace(paused)
+    if job.place is QueueState.READY:
+        withdraw(tx, job)
     if job.place in _FIRST:
         _release_next(tx, job.lane, progress.updated_at)
     return paused

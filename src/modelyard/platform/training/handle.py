@@ -13,7 +13,7 @@ from modelyard.domain.job import Job, JobProgress, JobStatus, QueueState
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.training import TrainingEvent, TrainingJob
 from modelyard.errors import NotFound
-from modelyard.platform.jobs.announced import live_workers, waiting_for
+from modelyard.platform.jobs.announced import waits_of
 from modelyard.platform.jobs.events import event_listing, iter_events
 from modelyard.platform.jobs.queue import announce, request_pause, resume_paused
 from modelyard.platform.jobs.service import cancel_found
@@ -209,14 +209,14 @@ def shown(runtime: Runtime, snapshot: Snapshot, jobs: Iterable[Job], now: dateti
     begun."""
     jobs = tuple(jobs)
     queued = any(job.status is JobStatus.QUEUED for job in jobs)
-    head, workers = (_queue_head(snapshot), live_workers(runtime, snapshot)) if queued else ((), ())
+    head, waits = _queue_head(snapshot) if queued else (), waits_of(runtime, snapshot, jobs)
     return tuple(
         TrainingJob.of(
             job,
             get_or_none(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at),
             now,
             _position(head, job),
-            waiting_for(job, workers),
+            waits(job),
         )
         for job in jobs
     )
