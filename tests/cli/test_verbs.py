@@ -389,6 +389,8 @@ def test_what_was_asked_is_collected_and_trained_on(tmp_path: Path, monkeypatch:
     judged = json.loads(call("collect", "judged", *judge, "--json").stdout)
     assert (judged["rows"], judged["left_out"]) == (1, "no score 2")
     queued = json.loads(call("collect", "later", "--no-wait", "--json").stdout)
+    once = [call("collect", "once", "--no-wait", "--idempotency-key", "k", "--json").stdout for _ in range(2)]
+    assert once[0] == once[1]
     assert json.loads(call("jobs", "show", queued["collection"], "--json").stdout)["status"] == "queued"
     assert "not both" in call("collect", "x", "--judge", "echo", "--score", "up", status=2).stderr
     assert "is not a pattern" in call("collect", "x", "--redact-pattern", "(", status=2).stderr

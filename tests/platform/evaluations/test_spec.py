@@ -19,7 +19,7 @@ from modelyard.domain.evaluation.objects import ObjectVersion
 from modelyard.domain.evaluation.run import RunState
 from modelyard.domain.identity import Principal, Scope
 from modelyard.errors import InvalidInput, JobFailed, NotFound
-from modelyard.platform.evaluations.input_rows import _csv_rows
+from modelyard.platform.evaluations.input_rows import csv_rows
 
 ROWS = [{"prompt": "yes", "expected": "yes"}]
 
@@ -155,11 +155,11 @@ def test_a_table_is_read_cell_by_cell_and_a_wrong_byte_is_in_its_line(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.csv"
         path.write_bytes(raw)
-        assert [[*row.values()] for row in _csv_rows(path)] == cells
+        assert [[*row.values()] for _, row in csv_rows(path)] == cells
         at = data.draw(st.integers(0, len(raw)))
         path.write_bytes(raw[:at] + b"\xff" + raw[at:])
         with pytest.raises(InvalidInput) as wrong:
-            list(_csv_rows(path))
+            list(csv_rows(path))
     assert wrong.value.problems[0].loc == ("line", 1 + len(re.findall(rb"\r\n|\r|\n", raw[:at])))
 
 

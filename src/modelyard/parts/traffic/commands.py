@@ -61,6 +61,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 @click.option("--project", help="Only of this project; the dataset is in it, else in the default one.")
 @click.option("--entity", help="Of this entity.")
 @click.option("--train", metavar="MODEL", help="Train MODEL on them: by SFT, with --pairs by DPO.")
+@click.option("--idempotency-key", metavar="KEY", help="The same command with the same KEY makes one job only.")
 @click.option("--no-wait", is_flag=True, help="Leave the job to a worker, and print its id.")
 @json_option
 def collect(
@@ -75,6 +76,7 @@ def collect(
     judge_scale: str,
     train: str | None,
     no_wait: bool,
+    idempotency_key: str | None,
     as_json: bool,
     **conditions: Any,
 ) -> None:
@@ -91,7 +93,7 @@ def collect(
         conditions["score"] = {"type": "llm_judge", "model": judge, **scale}
     with opened(store) as platform:
         chosen = {**conditions, "metadata": dict(metadata), "redact": (*redact, *patterns)}
-        handle = platform.traffic.submit(name, train=train, **chosen)
+        handle = platform.traffic.submit(name, train=train, idempotency_key=idempotency_key, **chosen)
         job, shown = handle.refresh(), dict[str, Any]()
         try:
             if not no_wait:

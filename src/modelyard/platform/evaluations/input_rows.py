@@ -159,7 +159,7 @@ def _rows_of_file(principal: Principal, path: str | os.PathLike[str]) -> Iterato
         raise InvalidInput.at("rows", msg=f"{os.fspath(path)!r} is not a file{hint}; rows must be {_ROWS}")
     try:
         if os.fspath(path).lower().endswith(".csv"):
-            yield from _csv_rows(path)
+            yield from (row for _, row in csv_rows(path))
         else:
             with open(path, "rb") as file:
                 yield from read_rows(file)
@@ -189,8 +189,8 @@ def _check_delimiter(names: Sequence[str]) -> None:
         raise InvalidInput.at("line", 1, msg=msg)
 
 
-def _csv_rows(path: str | os.PathLike[str]) -> Iterator[Mapping[str, str]]:
-    """Yield the rows of a table in UTF-8; its first line has the names of the columns. All values are strings."""
+def csv_rows(path: str | os.PathLike[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Yield the rows of a table in UTF-8, all values strings, with their lines; line 1 has the names of the columns."""
     with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
         lines = csv.reader(_sound_lines(file), strict=True)
         try:
@@ -198,12 +198,14 @@ def _csv_rows(path: str | os.PathLike[str]) -> Iterator[Mapping[str, str]]:
             if len(set(names)) < len(names):
                 raise InvalidInput.at("line", 1, msg="must name each column once")
             _check_delimiter(names)
+            first = lines.line_num + 1
             while (cells := _next_cells(lines)) is not None:
                 if cells and len(cells) != len(names):
                     msg = f"has {len(cells)} cells, and the first line has {len(names)}"
                     raise InvalidInput.at("line", lines.line_num, msg=msg)
                 if cells:
-                    yield dict(zip(names, cells, strict=True))
+                    yield first, dict(zip(names, cells, strict=True))
+                first = lines.line_num + 1
         except csv.Error as error:
             raise InvalidInput.at("line", lines.line_num, msg=f"is not valid CSV: {error}") from None
 

@@ -1,5 +1,6 @@
 """Training jobs as a principal may see them, and the handle of one: wait for it, watch it, cancel it."""
 
+import os
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -65,6 +66,11 @@ class JobHandle:
         """End it: at once while it waits, at its next step while it runs. Idempotent; one that has ended stays so."""
         return cancel_job(self._runtime, self._principal, self.id)
 
+    def pause(self) -> TrainingJob:
+        """Stop it at its next step, or keep it waiting, until `training.resume`. Raises `Conflict` if it has ended."""
+        pause_job(self._runtime, self._principal, self.id)
+        return self.refresh()
+
     # ---- waiting
 
     def wait(self, timeout: float | None = None, *, progress: bool = False) -> TrainingJob:
@@ -89,6 +95,10 @@ class JobHandle:
         """Plot all that it recorded, step by step, the reward first: to `save`, or to show in a notebook."""
         job = self.refresh()
         return report.job_plot(self._runtime, job, f"{job.kind.upper()} job {self.id}: {_standing(job)}")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a page of it, to look at without this platform."""
+        report.save_job(self._runtime, self.refresh(), path)
 
     def metrics(self, most: int | None = None) -> MetricRows:
         """Return what it recorded with its steps, in order; at most about `most` of them, evenly spaced. The rows are a
