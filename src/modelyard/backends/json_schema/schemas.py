@@ -107,12 +107,27 @@ SHAPES: Mapping[str, Shape] = {
 
 
 class Document:
-    """A schema, its place in a request (`loc`), and the work that may still be done for it."""
+    """A schema, its place in a request (`loc`), and the work that may still be done for it.
+
+    Raises `InvalidInput` for a schema in it that is not well-formed, also if no value meets it.
+    """
 
     def __init__(self, root: Any, loc: Loc, steps: int = MAX_STEPS) -> None:
         self.root: Any = root
         self.loc: Loc = loc
         self.steps: int = steps
+        self._places: dict[int, Loc] = {}
+        self._patterns: dict[str, Loc] = {}
+        for place, schema in _nodes(root, loc):
+            self._places[id(schema)] = place
+            node = self.node(schema, place)
+            self._patterns |= {name: (*place, "patternProperties", name) for name in node.get("patternProperties", ())}
+            if "pattern" in node:
+                self._patterns[node["pattern"]] = (*place, "pattern")
+
+    def at(self, schema: Any, loc: Loc) -> Loc:
+        """Return the place of a schema; `loc` for one that was put together."""
+        return self._places.get(id(schema), loc)
 
     def spend(self, steps: int) -> None:
         """Subtract `steps` from the work that is left. Raises `InvalidInput` if that was too much."""
@@ -126,6 +141,7 @@ class Document:
         Raises `InvalidInput`.
         """
         self.spend(1)
+        loc = self.at(schema, loc)
         if hops > MAX_HOPS:
             raise InvalidInput.at(*loc, msg="refers to itself without end, or has too many branches in one place")
         if isinstance(schema, bool):
@@ -141,6 +157,7 @@ class Document:
 
     def targets(self, node: Schema, loc: Loc) -> list[Any]:
         """Return the schemas that a node refers to."""
+        loc = self.at(node, loc)
         return [self.target(node[word], (*loc, word)) for word in REFERENCES if word in node]
 
     def target(self, ref: str, loc: Loc) -> Any:
@@ -160,18 +177,24 @@ class Document:
     @cached_property
     def _anchors(self) -> Mapping[str, Any]:
         words = ("$dynamicAnchor", "$anchor")
-        return {str(node[word]): node for node in _nodes(self.root, self.spend) for word in words if word in node}
+        return {str(node[word]): node for node in self._objects for word in words if word in node}
 
     @cached_property
     def _has_inner_id(self) -> bool:
-        return any("$id" in node and node is not self.root for node in _nodes(self.root, self.spend))
+        return any("$id" in node and node is not self.root for node in self._objects)
+
+    @property
+    def _objects(self) -> Iterator[Schema]:
+        return (node for _, node in _nodes(self.root, self.loc) if isinstance(node, Mapping))
 
     def pattern(self, text: str, loc: Loc) -> safe_regex.Node:
         self.spend(len(text))
         try:
             return safe_regex.parse(text)
         except safe_regex.PatternError as unknown:
-            raise InvalidInput.at(*loc, "pattern", msg=f"{unknown}; use a simpler pattern") from None
+            raise InvalidInput.at(
+                *self._patterns.get(text, (*loc, "pattern")), msg=f"{unknown}; use a simpler pattern"
+            ) from None
 
     def forms(self, schema: Any, loc: Loc, hops: int = 0) -> Iterator[Schema]:
         """Yield flat schemas, without references and branches: one for each way to choose among the branches."""
@@ -196,17 +219,21 @@ class Document:
                 yield from self._choices(joined(flat, form, loc), groups[1:], loc, hops + 1)
 
 
-def _nodes(schema: Any, spend: Callable[[int], None]) -> Iterator[Schema]:
-    """Yield a schema and all that stand in it, as far as they are objects."""
+def _nodes(schema: Any, loc: Loc) -> Iterator[tuple[Loc, Any]]:
+    """Yield a schema and all that stand in it, each with its place."""
+    yield loc, schema
     if not isinstance(schema, Mapping):
         return
-    spend(1)
-    yield schema
-    parts = [schema[word] for word in ALONE if word in schema]
-    parts += [part for word in IN_LIST if is_list(schema.get(word)) for part in schema[word]]
-    named = [schema[word] for word in (*BY_NAME, "$defs", "definitions") if isinstance(schema.get(word), Mapping)]
-    for part in (*parts, *(part for group in named for part in group.values())):
-        yield from _nodes(part, spend)
+    for word in (*ALONE, *IN_LIST, *BY_NAME, "$defs", "definitions"):
+        inner = schema.get(word)
+        if word in ALONE and word in schema:
+            yield from _nodes(inner, (*loc, word))
+        elif isinstance(inner, Mapping):
+            for name, part in inner.items():
+                yield from _nodes(part, (*loc, word, name))
+        elif is_list(inner):
+            for at, part in enumerate(inner):
+                yield from _nodes(part, (*loc, word, at))
 
 
 def _member(parent: Any, name: str) -> Any:
