@@ -2,7 +2,7 @@
 `code`, and as `status` the HTTP status for a host with its own routes. `http.error_responses` makes each interface's
 body from it. A message says what is wrong and what to do about it, and never repeats a secret."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, ClassVar, Self
@@ -108,25 +108,6 @@ class InvalidInput(CallerError):
     def below(self, *loc: str | int) -> Self:
         """Return these problems, each located below `loc`."""
         return type(self)([attrs.evolve(problem, loc=(*loc, *problem.loc)) for problem in self.problems])
-
-    def moved(self, places: Mapping[str, str]) -> Self:
-        """Return these problems where another format has their members. `places` are beginnings of dotted places, with
-        "*" for a number; the longest one counts. After "..." nothing more is kept: what is there has other numbers.
-
-        >>> wrong = InvalidInput.at("tools", 1, "function", "name", msg="is required")
-        >>> wrong.moved({"tools.*.function": "tools.*"}).problems[0].loc
-        ('tools', 1, 'name')
-        """
-        return type(self)([attrs.evolve(problem, loc=_moved(problem.loc, places)) for problem in self.problems])
-
-
-def _moved(loc: tuple[str | int, ...], places: Mapping[str, str]) -> tuple[str | int, ...]:
-    steps = ["*" if isinstance(step, int) else step for step in loc]
-    size = next((size for size in range(len(loc), 0, -1) if ".".join(steps[:size]) in places), 0)
-    place = places[".".join(steps[:size])] if size else ""
-    numbers = iter([step for step in loc[:size] if isinstance(step, int)])
-    begin = [next(numbers) if step == "*" else step for step in place.removesuffix("...").split(".") if step]
-    return (*begin, *(() if place.endswith("...") else loc[size:]))
 
 
 @contextmanager

@@ -91,9 +91,7 @@ _IS = r"\s*[\"'\]]*\s*(?:</\w{1,9}>\s*)?(?:[:=|>\u2192\]]|->)[\s\"'(\[|<>]*"
 
 
 def _after(label: str) -> str:
-    """Return a pattern of a label up to what it names: with a sign after it, in a tag, in a table or as a heading; or
-    of two brackets.
-    """
+    """Return a pattern of a label up to what it names: a sign, a tag, a cell or a heading; or two brackets."""
     marked = rf"(?<!</){_START}(?:[a-z]{{1,20}}[_ ])?{label}{_IS}"
     return rf"(?:{marked}|^[# \t]*(?:\w{{1,20}}\s)?{label}\s*\n\s*|\[\[\s*)"
 

@@ -81,16 +81,11 @@ class Settings:
     durable_usage: bool = False
 
     def __attrs_post_init__(self) -> None:
-        for name, values in _CHOICES.items():
+        flags = dict.fromkeys(("strict_conversations", "durable_usage"), (True, False))
+        modes = {"reference_mode": ("lenient", "syntax", "resolve"), "unknown_members": ("refuse", "ignore")}
+        for name, values in {**flags, **modes}.items():
             if getattr(self, name) not in values:
                 raise InvalidInput.at("settings", name, msg=f"must be {' or '.join(map(repr, values))}")
-
-
-_CHOICES: Mapping[str, Sequence[object]] = {
-    "reference_mode": ("lenient", "syntax", "resolve"),
-    "unknown_members": ("refuse", "ignore"),
-    **dict.fromkeys(("strict_conversations", "durable_usage"), (True, False)),
-}
 
 
 class Booking(Protocol):

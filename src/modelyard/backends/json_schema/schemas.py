@@ -73,7 +73,8 @@ ALONE = (
 )
 IN_LIST = ("allOf", "anyOf", "oneOf", "prefixItems")
 BY_NAME = ("properties", "patternProperties", "dependentSchemas")
-"""Where other schemas stand in a schema, besides its definitions."""
+_HOLDERS = frozenset({*IN_LIST, *BY_NAME, "$defs", "definitions"})
+"""Where other schemas stand in a schema."""
 
 SHAPES: Mapping[str, Shape] = {
     "type": (_is_type, f"one of {', '.join(TYPES)}, or a list of them"),
@@ -107,27 +108,20 @@ SHAPES: Mapping[str, Shape] = {
 
 
 class Document:
-    """A schema, its place in a request (`loc`), and the work that may still be done for it.
-
-    Raises `InvalidInput` for a schema in it that is not well-formed, also if no value meets it.
-    """
+    """A schema, its place in a request (`loc`), and the work that may still be done for it. None of it is malformed."""
 
     def __init__(self, root: Any, loc: Loc, steps: int = MAX_STEPS) -> None:
         self.root: Any = root
         self.loc: Loc = loc
-        self.steps: int = steps
-        self._places: dict[int, Loc] = {}
-        self._patterns: dict[str, Loc] = {}
+        self.steps: int = 10 * MAX_STEPS  # to look at each schema is less work than to satisfy it
+        self._found: dict[int, tuple[Loc, Schema]] = {}
         for place, schema in _nodes(root, loc):
-            self._places[id(schema)] = place
-            node = self.node(schema, place)
-            self._patterns |= {name: (*place, "patternProperties", name) for name in node.get("patternProperties", ())}
-            if "pattern" in node:
-                self._patterns[node["pattern"]] = (*place, "pattern")
+            self._found[id(schema)] = place, self.node(schema, place)
+        self.steps = steps
 
     def at(self, schema: Any, loc: Loc) -> Loc:
         """Return the place of a schema; `loc` for one that was put together."""
-        return self._places.get(id(schema), loc)
+        return self._found.get(id(schema), (loc, schema))[0]
 
     def spend(self, steps: int) -> None:
         """Subtract `steps` from the work that is left. Raises `InvalidInput` if that was too much."""
@@ -177,24 +171,22 @@ class Document:
     @cached_property
     def _anchors(self) -> Mapping[str, Any]:
         words = ("$dynamicAnchor", "$anchor")
-        return {str(node[word]): node for node in self._objects for word in words if word in node}
+        return {str(node[word]): node for _, node in self._found.values() for word in words if word in node}
 
     @cached_property
     def _has_inner_id(self) -> bool:
-        return any("$id" in node and node is not self.root for node in self._objects)
-
-    @property
-    def _objects(self) -> Iterator[Schema]:
-        return (node for _, node in _nodes(self.root, self.loc) if isinstance(node, Mapping))
+        return any("$id" in node and node is not self.root for _, node in self._found.values())
 
     def pattern(self, text: str, loc: Loc) -> safe_regex.Node:
         self.spend(len(text))
         try:
             return safe_regex.parse(text)
         except safe_regex.PatternError as unknown:
-            raise InvalidInput.at(
-                *self._patterns.get(text, (*loc, "pattern")), msg=f"{unknown}; use a simpler pattern"
-            ) from None
+            places = [(*place, "pattern") for place, node in self._found.values() if node.get("pattern") == text]
+            named = ((place, node.get("patternProperties", ())) for place, node in self._found.values())
+            places += [(*place, "patternProperties", text) for place, names in named if text in names]
+            at = next(iter(places), (*loc, "pattern"))
+            raise InvalidInput.at(*at, msg=f"{unknown}; use a simpler pattern") from None
 
     def forms(self, schema: Any, loc: Loc, hops: int = 0) -> Iterator[Schema]:
         """Yield flat schemas, without references and branches: one for each way to choose among the branches."""
@@ -222,18 +214,12 @@ class Document:
 def _nodes(schema: Any, loc: Loc) -> Iterator[tuple[Loc, Any]]:
     """Yield a schema and all that stand in it, each with its place."""
     yield loc, schema
-    if not isinstance(schema, Mapping):
-        return
-    for word in (*ALONE, *IN_LIST, *BY_NAME, "$defs", "definitions"):
-        inner = schema.get(word)
-        if word in ALONE and word in schema:
+    for word, inner in schema.items() if isinstance(schema, Mapping) else ():
+        if word in ALONE:
             yield from _nodes(inner, (*loc, word))
-        elif isinstance(inner, Mapping):
-            for name, part in inner.items():
-                yield from _nodes(part, (*loc, word, name))
-        elif is_list(inner):
-            for at, part in enumerate(inner):
-                yield from _nodes(part, (*loc, word, at))
+        elif word in _HOLDERS and isinstance(inner, Mapping | list | tuple):
+            for step, part in inner.items() if isinstance(inner, Mapping) else enumerate(inner):
+                yield from _nodes(part, (*loc, word, step))
 
 
 def _member(parent: Any, name: str) -> Any:

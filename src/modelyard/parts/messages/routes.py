@@ -21,6 +21,7 @@ from modelyard.parts.messages.formats.answer import (
 )
 from modelyard.parts.messages.formats.request import CountedMessages, MessagesBody, read_counted, read_messages_request
 from modelyard.parts.messages.interface import MESSAGES
+from modelyard.parts.places import moved
 from modelyard.platform.chat.backend_stream import StreamStarted
 
 T = TypeVar("T")
@@ -55,7 +56,7 @@ def _placed(completion: Flow[T], body: Mapping[str, Any]) -> Flow[T]:
         effort = "thinking" if chosen is None else "output_config.effort"
         form = "output_config.format" if body.get("output_format") is None else "output_format"
         places = {"reasoning_effort": effort, "response_format": form, "response_format.json_schema": form}
-        raise wrong.moved({**_PLACES, **places}) from None
+        raise moved(wrong, {**_PLACES, **places}) from None
 
 
 _PLACES: Mapping[str, str] = {

@@ -10,6 +10,7 @@ from modelyard.domain.completion import Completion, Message, Role, Usage
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.errors import BudgetExceeded, ContextLengthExceeded, InvalidInput
 from modelyard.flow import Emit, Flow
+from modelyard.parts.places import moved
 from modelyard.parts.responses.conversation import remove_expired
 from modelyard.parts.responses.formats.request import ParsedResponse
 from modelyard.parts.responses.formats.response import output_of, reason_of, usage_object
@@ -211,4 +212,4 @@ def end_response(ended: ModelResponse, tx: Tx) -> None:
 
 def placed(error: InvalidInput) -> InvalidInput:
     """Return what is wrong with a request, at the places that this format has for it."""
-    return error.moved(_PLACES)
+    return moved(error, _PLACES)
