@@ -121,7 +121,7 @@ class Document:
 
     def at(self, schema: Any, loc: Loc) -> Loc:
         """Return the place of a schema; `loc` for one that was put together."""
-        return self._found.get(id(schema), (loc, schema))[0]
+        return (self._found.get(id(schema)) or (loc,))[0]
 
     def spend(self, steps: int) -> None:
         """Subtract `steps` from the work that is left. Raises `InvalidInput` if that was too much."""
