@@ -178,8 +178,12 @@ I found 3 errors in 4 sentences, so 2/5 => 2
 Rating: [[8]] => 8
 Rating: **8** => 8
 first 3, then 4 => 4
-between 3-4 => 4
-3–4 => 4
+between 3-4 => 3.5
+3–4 => 3.5
+5-4 => 4
+4-5-6 => 6
+2 to 3 of 5 steps fail. Score: 2 => 2
+1-5: 4 => 4
 −2 => -2
 -2 => -2
 Score: -0.5 => -0.5
@@ -259,6 +263,28 @@ def test_the_scale_is_not_the_number(number: int, reasons: list[str]) -> None:
     scales = ["/5", " out of 5", " (scale 1-5)", " (1 to 5)", ", where 5 is best", "; 5 being the best", ", 5 = top"]
     for said in (*(f"{number}{scale}" for scale in scales), f"(1-5) {number}", f"\\frac{{{number}}}{{5}}"):
         assert rating_in(" ".join([*reasons, said])) == number
+
+
+@given(st.integers(0, 9), st.sampled_from([0.5, 1, 2]), st.lists(st.sampled_from(REASONS), max_size=3))
+def test_of_a_range_the_middle_is_the_number(least: int, more: float, reasons: list[str]) -> None:
+    most = f"{least + more:g}"
+    ranges = [
+        "{}-{}",
+        "{} - {}",
+        "{}–{}",
+        "{}~{}",
+        "{} to {}",
+        "from {} to {}",
+        "between {} and {}",
+        "Between {} and {}",
+        "{} or {}",
+    ]
+    around = ["{}", "Score: {}", "**{}**", "{}/10", "{} out of 10", "Rating: {} (scale 1-10)", "{} stars", "I say {}."]
+    for written in ranges:
+        for one in around:
+            answer = " ".join([*reasons, one.format(written.format(least, most))])
+            assert rating_in(answer) == least + more / 2, answer
+    assert rating_in(json.dumps({"reasoning": "7 of 9", "score": f"{least}-{most}"})) == least + more / 2
 
 
 @given(st.text() | st.text(st.sampled_from("yes no true/.?:{}\"'1-5 (scale)*\n")))

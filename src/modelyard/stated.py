@@ -117,6 +117,11 @@ _SCALE = re.compile(
     rf"|\b\d[\d.]{{0,9}}\s+(?:(?:is|are|being|means?|as|the|an?|possible|considered)\s+){{0,4}}{_END_OF_SCALE}\b"
     rf"|\b{_END_OF_SCALE}(?:\s+(?:possible|score|rating|grade|value|mark)){{0,2}}\s*(?:is|being|=)\s*\d[\d.]{{0,9}}"
 )
+_RANGE = re.compile(
+    r"(?<![\w./-])(?:(between)\s+)?(\d{1,9}(?:\.\d{1,9})?)(?:\s*[-\u2010-\u2013\u2212~]\s*|\s+(?:to|or|(?(1)and|to))\s+)"
+    r"(\d{1,9}(?:\.\d{1,9})?)(?!\w|\.\d|\s*[-\u2010-\u2013\u2212]\s*\d)",
+    re.IGNORECASE,
+)
 _COMMAND = re.compile(r"\\(?![dtc]?frac(?![a-zA-Z]))(?:[a-zA-Z]+|[^\w\s])")
 _FRACTION = re.compile(
     r"(?:(?P<whole>\d{1,9})\s?)?(?:\\[dtc]?frac\s?(?:\{{1,5}\s?(?P<top>\d{1,9}(?:\.\d{1,9})?)\s?\}{1,5}\s?"
@@ -132,7 +137,7 @@ def verdict_in(answer: str) -> bool | None:
 
 def rating_in(answer: str) -> float | None:
     """Return the number that a judge gave: the last one after a label ("Score: 4"), else the last one before "/10" or
-    "out of 10", else the last one that is not of a scale, as in "(scale 1-5)"."""
+    "out of 10", else the last one that is not of a scale, as in "(scale 1-5)". Of a range ("4-5") it is the middle."""
     return _first(_rating, answer)
 
 
@@ -169,14 +174,19 @@ def _without_alternatives(text: str) -> str:
 
 def _rating(text: str) -> float | None:
     text = _typed(text)
-    unscaled = _SCALE.sub(" ", _WORDS.sub(" ", text))
-    rated = [*_RATED.finditer(unscaled)] or [*_OUT_OF.finditer(text)]
+    unscaled = _RANGE.sub(_middle, _SCALE.sub(" ", _WORDS.sub(" ", text)))
+    rated = [*_RATED.finditer(unscaled)] or [*_OUT_OF.finditer(_RANGE.sub(_middle, text))]
     without_asides = number_in(_ASIDE.sub(" ", unscaled))
     number = number_in(rated[-1][1]) if rated else number_in(unscaled) if without_asides is None else without_asides
     try:
         return None if number is None else float(number)
     except OverflowError:
         return None
+
+
+def _middle(found: re.Match[str]) -> str:
+    least, most = Fraction(found[2]), Fraction(found[3])
+    return repr(float((least + most) / 2)) if least < most else found[0]
 
 
 def _typed(text: str) -> str:

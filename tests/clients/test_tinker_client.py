@@ -121,6 +121,26 @@ def test_every_loss_of_a_policy(run: Any, loss: str) -> None:
     assert sum(after) > sum(sampled)  # what had an advantage is likelier
 
 
+def test_settings_of_a_loss_count(run: Any) -> None:
+    data = [row("hello", logprobs=[0.0] * 4, advantages=[-1.0] * 4)]
+    losses = [
+        run.forward(data, "ppo", {"clip_low_threshold": low, "clip_high_threshold": 2.0}).result().metrics["loss:sum"]
+        for low in (0.25, 0.5)
+    ]
+    assert losses == [1.0, 2.0]  # all four are far less likely than was said, so each is clipped
+
+
+def test_where_tokens_come_from_changes_nothing(run: Any) -> None:
+    plain = row("hello")
+    spans = [
+        types.PromptProvenanceSpan(sequence_id="a", length=1),
+        types.SampledProvenanceSpan(sequence_id="a", offset=2, length=3),
+    ]
+    told = plain.with_provenance(model_input=spans, loss_fn_inputs=spans)
+    first, second = (run.forward([one], "cross_entropy").result().metrics for one in (plain, told))
+    assert first == second
+
+
 def test_targets_of_several_tokens_for_a_position(run: Any) -> None:
     targets = types.TensorData(data=[98, 99, 98, 99], dtype="int64", shape=[2, 2])
     weights = types.TensorData(data=[0.5] * 4, dtype="float32", shape=[2, 2])
@@ -188,7 +208,7 @@ def test_a_client_whose_run_was_ended_hears_why_and_goes_on_from_a_checkpoint(
     learn(run, "hello", 1)
     platform = served.platform
     path = run.save_state("before").result().path
-    job = platform.training_runs.get(run.model_id).job_id
+    job = platform.compat.training_runs.get(run.model_id).job_id
     platform.jobs.cancel(job)  # as the sweep of silent sessions does
     with pytest.raises(tinker.RequestFailedError, match="the run has ended: cancelled by"):
         run.forward_backward([row("hello")], "cross_entropy").result()

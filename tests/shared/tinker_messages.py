@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from modelyard.parts.tinker.formats.wire import numbers, packed, varint, within
+from modelyard.parts.tinker.formats.wire import named_numbers, packed, varint, within
 
 Row = tuple[Sequence[int], Sequence[int], Sequence[float]]
 """The tokens of a row, its targets, and their weights."""
@@ -32,7 +32,7 @@ def request(
 ) -> bytes:
     """A request to score rows, or to learn from them."""
     settings = [
-        within(7, within(1, name) + within(2, b"\x09" + numbers(1, {"": value})[-8:]))
+        within(7, within(1, name) + within(2, b"\x09" + named_numbers(1, {"": value})[-8:]))
         for name, value in (config or {}).items()
     ]
     head = within(1, run_id) + varint(2, number)

@@ -35,7 +35,7 @@ Recording = Callable[[Tx, Job, datetime], list[str]]
 """Makes the changes of a command to the records. Returns the artifacts that no record names any more."""
 
 
-def _nothing(tx: Tx, job: Job, now: datetime) -> list[str]:
+def _record_nothing(tx: Tx, job: Job, now: datetime) -> list[str]:
     return []
 
 
@@ -49,7 +49,7 @@ class Applied:
 
     result: Mapping[str, Any] = EMPTY
     answer: Kept = EMPTY
-    record: Recording = _nothing
+    record: Recording = _record_nothing
     metrics: Mapping[str, float] | None = None
     tokens: int = 0
     saved: Files | None = None
@@ -129,7 +129,8 @@ class Applier:
     def _save(self, opened: HeldRun, command: RunCommand) -> Applied:
         arguments, now = command.arguments, self.runtime.clock.now()
         kind = WeightsKind.STATE if command.kind is CommandKind.SAVE else WeightsKind.SAMPLER
-        sampler, files = arguments.get("sampler"), self.put(opened.state.files())
+        sampler, ttl = arguments.get("sampler"), arguments.get("ttl_seconds")
+        files = self.put(opened.state.files())
         state = opened.state.state() if kind is WeightsKind.STATE else {}
         new = NewWeights(
             kind,
@@ -138,7 +139,7 @@ class Applier:
             files,
             self.put({name: chunks for name, chunks in state.items() if name not in files}),
             {"steps": self.run.steps},
-            now + UNNAMED_KEPT if sampler else expiry(now, arguments.get("ttl_seconds")),
+            now + UNNAMED_KEPT if sampler and ttl is None else expiry(now, ttl),
             arguments.get("metadata") or {},
             bool(arguments.get("overwrite")),
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 from modelyard.platform.runtime import Runtime
 
-WITHIN = 32 * 1024
+MOST_IN_RECORD = 32 * 1024
 """How many bytes a record may hold itself."""
 
 Kept = Mapping[str, Any]
@@ -15,7 +15,7 @@ Kept = Mapping[str, Any]
 
 def keep_bytes(runtime: Runtime, data: bytes, loose: list[str] | None = None) -> Kept:
     """Keep bytes, and return the value for the record. The name of their artifact, if any, is added to `loose`."""
-    if len(data) <= WITHIN:
+    if len(data) <= MOST_IN_RECORD:
         return {"base64": base64.b64encode(data).decode()}
     stored = runtime.artifacts.put((data,))
     if loose is not None:

@@ -53,7 +53,7 @@ _REMOVED_AT_ONCE = 4
 
 
 @attrs.define(eq=False)
-class Begin:
+class StartTask:
     """An effect that starts a flow as a task of the event loop. Without a loop, the flow is driven to its end.
 
     `release` is called with its id at its end.
@@ -109,7 +109,7 @@ class Samplers:
 
         def step(tx: Tx) -> SamplingSession:
             session = found_session(tx, self._principal, session_id)
-            of, model = (base, base) if path is None else self._names(tx, path)
+            of, model = (base, base) if path is None else self._base_and_model(tx, path)
             sampler = SamplingSession(named, session_id, session.entity, session.project, of, model, now, path or "")
             known = get_or_none(tx, SamplingSession, named)
             if known is not None:
@@ -122,7 +122,7 @@ class Samplers:
 
         return self._runtime.store.transact(step)
 
-    def _names(self, snapshot: Snapshot, path: str) -> tuple[str, str]:
+    def _base_and_model(self, snapshot: Snapshot, path: str) -> tuple[str, str]:
         weights = found_weights(snapshot, self._principal, weights_id(path), self._runtime.clock.now())
         base = snapshot.get(TrainingRun, weights.run_id).base_model
         checkpoint = get_or_none(snapshot, Checkpoint, weights.checkpoint_id)
@@ -153,7 +153,7 @@ class Samplers:
 
     # ---- requests to sample
 
-    def _sampling(self, sampler: SamplingSession, number: int, digest: str, answer: "Answer") -> Flow[str]:
+    def _begin_sampling(self, sampler: SamplingSession, number: int, digest: str, asked: "AskedSample") -> Flow[str]:
         """Begin to answer a request, and return the id of its future. The same request again has the same future.
 
         Raises `RateLimited` if too many are under way, and `InvalidInput` if another request has this number.
@@ -194,13 +194,13 @@ class Samplers:
         if new:
             here.hold(sample.id)  # again, in case that the same request came twice and has released it
             running = runtime.cache.slot(RunningSamples)
-            yield Begin(self._answered(sample, sampler, answer), sample.id, running, here.release)
+            yield StartTask(self._answer(sample, sampler, asked), sample.id, running, here.release)
         return sample.id
 
-    def _answered(self, sample: Sample, sampler: SamplingSession, answer: "Answer") -> Flow[None]:
+    def _answer(self, sample: Sample, sampler: SamplingSession, asked: "AskedSample") -> Flow[None]:
         place = self._principal.attribution(sampler.entity, sampler.project)
         try:
-            result = yield from Chat(self._runtime, self._principal)._pipeline(answer.request, place)
+            result = yield from Chat(self._runtime, self._principal)._pipeline(asked.request, place)
         except CallerDisconnected:
             yield from self._record(sample, {"status": FutureStatus.FAILED, "error": "it was cancelled"})
             raise
@@ -210,16 +210,16 @@ class Samplers:
             yield from self._record(sample, {"status": FutureStatus.FAILED, "error": sentence(error)})
         else:
             threads = self._runtime.threads.bodies.of(sampler.entity)
-            kept = yield Call(partial(self._kept, answer, result.completion), threads=threads)
+            kept = yield Call(partial(self._keep, asked, result.completion), threads=threads)
             yield from self._record(sample, {"status": FutureStatus.DONE, "answer": kept})
 
-    def _kept(self, answer: "Answer", completion: Completion) -> Mapping[str, Any]:
+    def _keep(self, asked: "AskedSample", completion: Completion) -> Mapping[str, Any]:
         if any(choice.stop_string for choice in completion.choices):
-            choices = [self._ending(answer.request.model, choice) for choice in completion.choices]
+            choices = [self._with_stop_string(asked.request.model, choice) for choice in completion.choices]
             completion = attrs.evolve(completion, choices=tuple(choices))
-        return keep_bytes(self._runtime, answer.written(completion))
+        return keep_bytes(self._runtime, asked.write(completion))
 
-    def _ending(self, model: str, choice: Choice) -> Choice:
+    def _with_stop_string(self, model: str, choice: Choice) -> Choice:
         """Return a choice with tokens that end with its stop string: the client looks for the stop string in the
         tokens.
 
@@ -277,8 +277,8 @@ class Samplers:
 
 
 @attrs.frozen
-class Answer:
-    """How a request to sample is answered: the completion, and its format."""
+class AskedSample:
+    """A request to sample: what is to be completed, and how the answer is written."""
 
     request: CompletionRequest
-    written: Callable[[Completion], bytes]
+    write: Callable[[Completion], bytes]

@@ -132,14 +132,14 @@ def remove_weights(tx: Tx, records: Sequence[Record], weights: RunWeights) -> li
     """
     tx.remove(RunWeights, weights.id)
     names = [*artifacts_of(weights)]
-    model = get_or_none(tx, Model, _model_of(tx, weights))
+    model = get_or_none(tx, Model, _model_id_of(tx, weights))
     if model is not None:
         with suppress(Conflict):
             names += artifacts_of(*delete_steps(tx, records, model, [weights.step]))
     return names
 
 
-def _model_of(snapshot: Snapshot, weights: RunWeights) -> str:
+def _model_id_of(snapshot: Snapshot, weights: RunWeights) -> str:
     checkpoint = get_or_none(snapshot, Checkpoint, weights.checkpoint_id)
     return "" if checkpoint is None else checkpoint.model_id
 

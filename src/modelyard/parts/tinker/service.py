@@ -1,4 +1,4 @@
-"""`platform.training_runs`: models that clients train command by command, as Tinker's interface has it."""
+"""`platform.compat.training_runs`: models that clients train command by command, as Tinker's interface has it."""
 
 import hashlib
 from collections.abc import Mapping
@@ -14,10 +14,11 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job
 from modelyard.domain.models import Model
 from modelyard.domain.record import EMPTY
-from modelyard.domain.training_run import AdapterConfig
+from modelyard.domain.training_run import AdamParams, AdapterConfig
 from modelyard.engines import TabularBackend
 from modelyard.errors import InvalidInput, NotFound, RateLimited
 from modelyard.flow import Await, Call, Flow, run
+from modelyard.formats.converter import structure_exactly
 from modelyard.parts.tinker import tabular_tokenizer
 from modelyard.parts.tinker.command_log import (
     RUN_ID,
@@ -43,7 +44,7 @@ from modelyard.parts.tinker.records import (
 )
 from modelyard.parts.tinker.samplers import Samplers
 from modelyard.parts.tinker.saved_weights import check_weights_name, remove_expired
-from modelyard.parts.tinker.sessions import ClientSessions, ListedPart, listed_part
+from modelyard.parts.tinker.sessions import ClientSessions, ListedSlice, listed_slice
 from modelyard.parts.tinker.weights import SavedWeights, load_arguments, weights_to_load
 from modelyard.platform.chat.backend_stream import backend_of
 from modelyard.platform.checkpoints.transactions import create
@@ -111,9 +112,9 @@ class TrainingRuns:
             raise InvalidInput.at("body", "base_model", msg=f"is {base_model!r}, which cannot be trained here")
         seed = adapter.get("seed")
         drawn = int.from_bytes(self._runtime.randomness(SEED_BYTES), "big") if seed is None else seed
-        chosen = attrs.asdict(AdapterConfig(**{**adapter, "seed": drawn}))
+        chosen = structure_exactly(AdapterConfig, {**adapter, "seed": drawn}, "body", "lora_config")
         command = self._command("", 0, CommandKind.CREATE, {}, digest([CommandKind.CREATE, *request]))
-        return self._begin(session_id, number, base_model, chosen, metadata, command)
+        return self._begin(session_id, number, base_model, attrs.asdict(chosen), metadata, command)
 
     def create_from(
         self,
@@ -174,9 +175,9 @@ class TrainingRuns:
         """Return a run. Raises `NotFound`."""
         return self._runtime.store.read(lambda snapshot: found_run(snapshot, self._principal, run_id))
 
-    def list(self, offset: int, limit: int, project: str | None = None) -> ListedPart:
+    def list(self, offset: int, limit: int, project: str | None = None) -> ListedSlice:
         """List runs, the newest first."""
-        return listed_part(
+        return listed_slice(
             self._runtime,
             self._principal,
             TrainingRun,
@@ -235,6 +236,8 @@ class TrainingRuns:
         Raises `NotFound`, `InvalidInput`, `RateLimited`.
         """
         runtime = self._runtime
+        if kind is CommandKind.OPTIM_STEP:
+            arguments = attrs.asdict(structure_exactly(AdamParams, dict(arguments), "body", "adam_params"))
         identity = digest([kind, dict(arguments), "" if body is None else hashlib.sha256(body).hexdigest()])
         command = self._command(run_id, number, kind, arguments, identity)
         loose: list[str] = []
@@ -263,10 +266,24 @@ class TrainingRuns:
                 runtime.artifacts.remove(name)
         return command.id
 
-    def save(self, run_id: str, number: int, kind: CommandKind, name: str | None, **options: Any) -> str:
-        """Save the weights of a run under a name. Raises as `command` does."""
+    def save(
+        self,
+        run_id: str,
+        number: int,
+        kind: CommandKind,
+        name: str | None,
+        *,
+        overwrite: bool = False,
+        ttl_seconds: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        sampler: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Save the weights of a run under a name; with `sampler` (`id`, `inflight`) for a sampling session, which is
+        made. Raises as `command` does.
+        """
         named = check_weights_name(f"{number:06d}" if name is None else name)
-        return self.command(run_id, number, kind, {"name": named, **options})
+        kept = {"overwrite": overwrite, "ttl_seconds": ttl_seconds, "metadata": dict(metadata or {})}
+        return self.command(run_id, number, kind, {"name": named, "sampler": sampler, **kept})
 
     def load(self, run_id: str, number: int, path: str, *, optimizer: bool) -> str:
         """Load saved weights into a run. Raises as `command` does."""
@@ -321,7 +338,7 @@ class TrainingRuns:
         clock, store = self._runtime.clock, self._runtime.store
         threads = self._runtime.store_threads(self._principal.entity)
         until = clock.monotonic() + seconds
-        with closing(JobWaiter(clock, store)) as waiter:
+        with closing(JobWaiter(clock, store, self._runtime.settings.poll)) as waiter:
             while True:
                 found: Future = yield Call(partial(self.future, future_id), store.blocking, threads)
                 left = until - clock.monotonic()

@@ -29,7 +29,7 @@ class SessionParts:
 
 
 @attrs.frozen
-class ListedPart:
+class ListedSlice:
     """A part of a listing, and how many items the whole has."""
 
     items: Sequence[Any]
@@ -98,23 +98,23 @@ class ClientSessions:
 
         return self._runtime.store.read(query)
 
-    def list(self, offset: int, limit: int) -> ListedPart:
+    def list(self, offset: int, limit: int) -> ListedSlice:
         """List sessions, the newest first."""
-        return listed_part(self._runtime, self._principal, RunSession, offset, limit)
+        return listed_slice(self._runtime, self._principal, RunSession, offset, limit)
 
 
-def listed_part(
+def listed_slice(
     runtime: Runtime,
     principal: Principal,
     cls: type[R],
     offset: int,
     limit: int,
     keep: Callable[[R], bool] = lambda _: True,
-) -> ListedPart:
+) -> ListedSlice:
     """Return a part of the records of the principal's entity. All are counted, because clients page by offsets."""
     scope, entity = principal.scope, principal.entity
 
-    def query(snapshot: Snapshot) -> ListedPart:
+    def query(snapshot: Snapshot) -> ListedSlice:
         found: list[R] = []
         total = 0
         for one in iter_index(snapshot, cls, "by_entity", entity, descending=True):
@@ -123,6 +123,6 @@ def listed_part(
             if offset <= total < offset + limit:
                 found.append(one)
             total += 1
-        return ListedPart(found, total)
+        return ListedSlice(found, total)
 
     return runtime.store.read(query)

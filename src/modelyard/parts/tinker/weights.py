@@ -15,7 +15,7 @@ from modelyard.parts.tinker.saved_weights import (
     remove_weights,
     weights_id,
 )
-from modelyard.parts.tinker.sessions import ListedPart, listed_part
+from modelyard.parts.tinker.sessions import ListedSlice, listed_slice
 from modelyard.platform.paging import iter_index
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
@@ -42,10 +42,10 @@ class SavedWeights:
 
         return self._runtime.store.read(query)
 
-    def list(self, offset: int, limit: int) -> ListedPart:
+    def list(self, offset: int, limit: int) -> ListedSlice:
         """List saved weights of all runs, the newest first."""
         now = self._runtime.clock.now()
-        return listed_part(
+        return listed_slice(
             self._runtime, self._principal, RunWeights, offset, limit, lambda weights: weights.expires_at > now
         )
 

@@ -1,6 +1,7 @@
 """Tinker's interface over HTTP: what its client sends, and what strangers may."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import attrs
@@ -8,6 +9,7 @@ import pytest
 
 from driven_runs import BASE, opened, rows_of
 from http_client import Answer, Client, client_of
+from modelyard.parts.tinker.formats.wire import varint
 from tinker_messages import datum, forward_backward, request, tensor
 
 API = "/api/v1"
@@ -125,6 +127,15 @@ def test_images_are_refused_by_name(tinker: Tinker) -> None:
     assert "has an image, which is not supported" in tinker.failure(request(tinker.run, 1, [image]))
 
 
+def test_a_field_that_is_not_known_fails_with_its_place(tinker: Tinker) -> None:
+    """In its turn, as the head tells which that is, so that those after it have theirs."""
+    row = datum([1], {"target_tokens": tensor("q", [1]), "weights": tensor("f", [1.0])})
+    assert "data[0]: field 9 is not known" in tinker.failure(request(tinker.run, 1, [row + varint(9, 1)]))
+    assert "field 9 is not known" in tinker.failure(request(tinker.run, 2, [row]) + varint(9, 1))
+    after = tinker.ok("optim_step", model_id=tinker.run, seq_id=3, adam_params={})
+    assert "metrics" in tinker.retrieved(after["request_id"]).json
+
+
 @pytest.mark.parametrize("raw", [b"", b"\xff", b"\x0a\xff", b"\x08\x01", b"\x0a\x01a", b"\x12\x01", b"\x80" * 20])
 def test_what_is_no_message_is_refused(tinker: Tinker, raw: bytes) -> None:
     answer = tinker.send(raw)
@@ -148,10 +159,16 @@ def test_only_plain_protobuf_is_taken(tinker: Tinker) -> None:
     ("path", "body", "says"),
     [
         ("optim_step", {"optimizer_params": {"type": "dimuon"}}, "dimuon"),
-        ("optim_step", {"adam_params": {"learning_rate": -1}}, "must be at least 0"),
+        ("optim_step", {"adam_params": {"learning_rate": -1}}, "learning_rate: is -1; it is at least 0"),
         ("optim_step", {"adam_params": {"beta1": "x"}}, "beta1"),
         ("save_weights", {"path": "a/b"}, "must be 1 to 128 letters"),
         ("save_weights_external", {}, "is not supported"),
+        ("save_weights_for_sampler", {}, "path: is needed, or sampling_session_seq_id"),
+        ("save_weights_for_sampler", {"path": "a", "sampling_session_seq_id": 1}, "and not both"),
+        ("save_weights_for_sampler", {"path": "a", "kind": "inflight"}, "kind: is inflight"),
+        ("load_weights", {"path": "p", "optimizer": True, "base_model": BASE}, "base_model: is of a new run"),
+        ("load_weights", {"path": "p", "optimizer": True, "user_metadata": {}}, "user_metadata: is of a new run"),
+        ("load_weights", {"path": "p", "optimizer": True, "optimizer_config": {}}, "optimizer_config: is of a new run"),
     ],
 )
 def test_commands_that_are_refused_fail_in_their_turn(
@@ -168,6 +185,30 @@ def test_commands_that_are_refused_fail_in_their_turn(
 @pytest.mark.parametrize("body", [[], {}, {"model_id": 1}, {"model_id": "x", "seq_id": 0}, {"seq_id": None}])
 def test_bodies_of_another_shape_are_refused(tinker: Tinker, path: str, body: Any) -> None:
     assert tinker.post(path, body).status in (404, 422)
+
+
+def test_weights_are_loaded_into_a_run_or_make_one(tinker: Tinker) -> None:
+    new, old = {"session_id": tinker.session, "model_seq_id": 1}, {"model_id": tinker.run, "seq_id": 1}
+    for given in range(16):
+        names = [name for at, name in enumerate({**new, **old}) if given >> at & 1]
+        if names in ([*new], [*old]):
+            continue
+        body = {name: {**new, **old}[name] for name in names}
+        answer = tinker.post("load_weights", {"path": "p", "optimizer": True, **body})
+        assert (answer.status, answer.locs) == (422, [["body", "model_id"]]), names
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"), [({}, 86400), ({"ttl_seconds": 60}, 60), ({"ttl_seconds": 10**6}, 10**6)]
+)
+def test_weights_of_a_sampling_session_are_kept_for_as_long_as_was_asked(
+    tinker: Tinker, asked: dict[str, int], seconds: int
+) -> None:
+    body = {"model_id": tinker.run, "seq_id": 1, "sampling_session_seq_id": 0, **asked}
+    tinker.retrieved(tinker.ok("save_weights_for_sampler", **body)["request_id"])
+    (saved,) = tinker.client.ok("GET", f"{API}/checkpoints")["checkpoints"]
+    kept = datetime.fromisoformat(saved["expires_at"]) - datetime.fromisoformat(saved["time"])
+    assert kept.total_seconds() == seconds
 
 
 def test_a_number_is_one_request(tinker: Tinker) -> None:

@@ -1,30 +1,52 @@
 """Every object of a body of Tinker's client refuses a member that it does not know, at its place."""
 
 import json
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import attrs
 import pytest
 
+from modelyard.domain.training_run import AdamParams, AdapterConfig
 from modelyard.errors import InvalidInput
 from modelyard.formats.converter import structure_exactly
 from modelyard.http.openapi import example_of
 from modelyard.http.route import Route
 from modelyard.parts.tinker.formats.sampling import SampleBody
 from modelyard.parts.tinker.http import rest_routes, routes, session_routes
-from modelyard.parts.tinker.http.command_schemas import AdamNumbers, LoadedWeights, NewRun, OptimStep, RefusedCommand
-from modelyard.parts.tinker.http.schemas import ReportedEvents
-from unknown_members import has_reasons, misspelt, refuses_each_unknown_member, without_effect
+from modelyard.parts.tinker.http.command_schemas import (
+    CancelledAnswer,
+    LoadedWeights,
+    NewRun,
+    OptimStep,
+    RefusedCommand,
+    RetrievedAnswer,
+    SamplerToSave,
+    ShownRunInfo,
+    StateToSave,
+    UnloadedRun,
+)
+from modelyard.parts.tinker.http.schemas import (
+    ClientVersion,
+    Expiry,
+    NewRunSession,
+    NewSampler,
+    ReportedEvents,
+    SamplerNamed,
+    SessionEnd,
+    SessionNamed,
+    WeightsNamed,
+)
+from unknown_members import has_reasons, misspelt, objects_in, refuses_each_unknown_member, without_effect
 
-FREE = {"user_metadata", "adam_params", "reason", "events"}
-BODIES = [
-    route
-    for module in (rest_routes, routes, session_routes)
-    for route in module.ROUTES
-    if route.request is not None and "request" in example_of(route)
-]
+FREE = {"user_metadata", "adam_params", "optimizer_params", "events"}
+ROUTES = [*rest_routes.ROUTES, *routes.ROUTES, *session_routes.ROUTES]
+BODIES = [route for route in ROUTES if route.request is not None and "request" in example_of(route)]
 CHUNKS: list[Any] = [{"type": "encoded_text", "tokens": [1, 2]}, {"tokens": []}]
+COMMAND = {"model_id": "m", "seq_id": 1}
+SAVED = {**COMMAND, "path": "p", "ttl_seconds": 60, "user_metadata": {"any": "thing"}}
+SESSION = {"session_id": "s"}
 FULL: list[tuple[Any, dict[str, Any]]] = [
     (
         NewRun,
@@ -48,18 +70,82 @@ FULL: list[tuple[Any, dict[str, Any]]] = [
             "seq_id": 0,
             "num_samples": 2,
             "prompt_logprobs": True,
+            "topk_prompt_logprobs": 2,
             "topk_sample_logprobs": 2,
+            "prompt_logprobs_last_n": 1,
+            "prompt_alt_tokens_k": 0,
+            "record_stability_info": False,
         },
     ),
-    (LoadedWeights, {"path": "p", "optimizer": True, "model_id": "m", "seq_id": 1, "optimizer_config": {}}),
-    (AdamNumbers, attrs.asdict(AdamNumbers())),
-    (OptimStep, {"model_id": "m", "seq_id": 1, "adam_params": {"any": 1}, "type": "optim_step"}),
+    (LoadedWeights, {"path": "p", "optimizer": True, "type": "load_weights", **COMMAND}),
+    (
+        LoadedWeights,
+        {
+            "path": "p",
+            "optimizer": True,
+            "session_id": "s",
+            "model_seq_id": 1,
+            "base_model": "m",
+            "user_metadata": {"any": 1},
+            "optimizer_config": {"type": "adamw"},
+        },
+    ),
+    (AdamParams, attrs.asdict(AdamParams())),
+    (AdapterConfig, attrs.asdict(AdapterConfig())),
+    (OptimStep, {**COMMAND, "adam_params": {"any": 1}, "type": "optim_step"}),
+    (StateToSave, {**SAVED, "overwrite": True, "type": "save_weights"}),
+    (SamplerToSave, {**SAVED, "sampling_session_seq_id": 1, "kind": "inflight", "type": "save_weights_for_sampler"}),
+    (RefusedCommand, {**COMMAND, "path": "p", "ttl_seconds": 1, "type": "save_weights_external"}),
+    (UnloadedRun, {"model_id": "m", "type": "unload_model"}),
+    (ShownRunInfo, {"model_id": "m", "type": "get_info"}),
+    (RetrievedAnswer, {"request_id": "r", "allow_metadata_only": True}),
+    (CancelledAnswer, {"request_id": "r"}),
+    (NewSampler, {**SESSION, "sampling_session_seq_id": 1, "base_model": "m", "type": "create_sampling_session"}),
+    (SamplerNamed, {"sampling_session_id": "s", "type": "join_sampling_session"}),
+    (
+        NewRunSession,
+        {"tags": ["a"], "user_metadata": {"any": 1}, "sdk_version": "0", "project_id": "p", "display_name": "d"},
+    ),
+    (SessionNamed, {**SESSION, "type": "session_heartbeat"}),
+    (SessionEnd, {"reason": {"type": "errored"}, "detail": "why"}),
+    (ClientVersion, {"sdk_version": "0"}),
+    (ReportedEvents, {"events": [{"any": 1}], "platform": "p", "sdk_version": "0", **SESSION, "process_uuid": "u"}),
+    (Expiry, {"ttl_seconds": 1}),
+    (WeightsNamed, {"tinker_path": "p"}),
 ]
 
 
-@pytest.mark.parametrize(("cls", "body"), FULL, ids=lambda one: getattr(one, "__name__", ""))
+def named(one: Any) -> str:
+    return getattr(one, "__name__", "")
+
+
+@pytest.mark.parametrize(("cls", "body"), FULL, ids=named)
 def test_a_member_that_is_not_known_is_refused_at_its_place_with_the_nearest_name(cls: Any, body: Any) -> None:
     refuses_each_unknown_member(partial(structure_exactly, cls), body, FREE)
+
+
+def test_every_body_is_tried() -> None:
+    assert {route.request for route in ROUTES if route.request is not None} <= {cls for cls, _ in FULL}
+
+
+def enumerations(body: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each body with a value that one of its enumerations does not have, and the place of it."""
+    for place, found in objects_in(body, FREE):
+        for name in found.keys() & {"type", "kind"}:
+            changed = json.loads(json.dumps(body))
+            owner = changed
+            for step in place:
+                owner = owner[step]
+            owner[name] = f"{found[name]}x"
+            yield ".".join(map(str, ("body", *place, name))), changed
+
+
+@pytest.mark.parametrize(("cls", "body"), FULL, ids=named)
+def test_enumerations_take_their_values_only(cls: Any, body: Any) -> None:
+    for place, changed in enumerations(body):
+        with pytest.raises(InvalidInput) as caught:
+            structure_exactly(cls, changed, "body")
+        assert [".".join(map(str, problem.loc)) for problem in caught.value.problems] == [place]
 
 
 @pytest.mark.parametrize("route", BODIES, ids=lambda route: route.path)
@@ -88,12 +174,8 @@ def test_parameters_of_an_optimizer_step_are_refused_in_its_turn(client: Any) ->
 
 
 def test_what_changes_nothing_is_listed_with_a_reason() -> None:
-    listed = {
-        name: reason
-        for cls in (ReportedEvents, RefusedCommand, SampleBody)
-        for name, reason in without_effect(cls).items()
-    }
-    has_reasons(listed, "process_uuid", "age_encryption_recipients", "prompt.chunks[].dmel")
+    listed = {name: reason for cls, _ in FULL for name, reason in without_effect(cls).items()}
+    has_reasons(listed, "process_uuid", "age_encryption_recipients", "events", "detail", "allow_metadata_only")
 
 
 @pytest.mark.parametrize("kind", ["image", "image_asset_pointer", "dmel"])
@@ -102,3 +184,7 @@ def test_pieces_that_are_not_text_are_refused_by_their_type(kind: str) -> None:
     body = json.loads(json.dumps(FULL[1][1])) | {"prompt": {"chunks": [piece]}}
     with pytest.raises(InvalidInput, match=r"^prompt\.chunks\.0\.type: is not supported"):
         structure_exactly(SampleBody, body)
+    for name in piece.keys() - {"type"}:
+        body["prompt"] = {"chunks": [{"tokens": [1], name: piece[name]}]}
+        with pytest.raises(InvalidInput, match=rf"^prompt\.chunks\.0\.{name}: is of an image or a sound"):
+            structure_exactly(SampleBody, body)

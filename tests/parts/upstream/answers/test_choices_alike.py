@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from example_counts import examples
+from modelyard import Platform, Pricing, open_platform
+from modelyard.backends import UpstreamBackend, offer
 from modelyard.domain.completion import CompletionRequest, Delta, Message, Role
-from modelyard.errors import InvalidInput
+from modelyard.errors import BackendError, InvalidInput
 from modelyard.parts.upstream.answers.reader import AnswerReader
-from upstream_asking import backend_at, http
+from upstream_asking import VLLM, backend_at, http
 
 USAGE = {"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 2}}
 TEXTS = st.lists(st.lists(st.text("abc é", min_size=1, max_size=3), min_size=1, max_size=4), min_size=2, max_size=4)
@@ -88,6 +91,28 @@ def test_an_id_for_each_chunk_tells_nothing_apart() -> None:
     end = chunk("id-3", {}, "stop", index=0)
     with pytest.raises(InvalidInput, match="1 of 2 choices are missing"):
         read([*pieces, end, USAGE], 2)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_cannot_be_told_apart_is_refused_and_booked(canned: Any, streamed: bool) -> None:
+    said = [chunk("id", {"content": piece}, index=0) for piece in "abcd"]
+    events = [*said, chunk("id", {}, "stop", index=0), USAGE]
+    lines = "".join(f"data: {json.dumps(one)}\n\n" for one in events) + "data: [DONE]\n\n"
+    price = Pricing(prompt=Decimal("0.001"), completion=Decimal("0.01"))
+    model = offer("odd", context_length=1000, pricing=price, capabilities=VLLM)
+    url = canned(http(lines.encode(), "text/event-stream"))
+
+    def ask(yard: Platform) -> None:
+        if not streamed:
+            yard.chat.complete(model="odd", messages="go", n=2)
+        with yard.chat.stream(model="odd", messages="go", n=2) as deltas:
+            list(deltas)
+
+    with UpstreamBackend(url, models=[model]) as backend, open_platform(backend=backend) as yard:
+        with pytest.raises(BackendError, match="1 of 2 choices are missing"):
+            ask(yard)
+        (booked,) = yard.usage.list()
+    assert (booked.prompt_tokens, booked.completion_tokens, booked.cost) == (10, 2, Decimal("0.03"))
 
 
 def test_whole_answers_that_follow_each_other_are_told_apart_by_their_ids(canned: Any, either: Any) -> None:

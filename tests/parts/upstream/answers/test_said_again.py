@@ -56,6 +56,33 @@ def test_reasoning_that_grows_in_whole_answers_is_read_once(canned: Any, either:
     assert read(either, canned(answer)) == ("hello", "think", [], FinishReason.STOP, 2)
 
 
+def called(arguments: str, **more: Any) -> dict[str, Any]:
+    return {"tool_calls": [{**CALL, "function": {"name": "search", "arguments": arguments}, **more}]}
+
+
+@pytest.mark.parametrize(
+    "said", [("", '{"q"', '{"q":1}'), ('{"q"', ":", "1}"), ('{"q":1}', '{"q":1}'), ('{"q":1}', '{"q": 1}')]
+)
+@pytest.mark.parametrize("named", [{}, {"index": 0}, {"id": None}])
+def test_calls_that_grow_in_messages_are_read_once(canned: Any, either: Any, said: Any, named: Any) -> None:
+    answer = stream(*[last("null", **called(one, **named)) for one in said], last("tool_calls"))
+    expected = ("", "", [("search", '{"q":1}')], FinishReason.TOOL_CALLS, 2)
+    assert read(either, canned(answer), tools=TOOLS) == expected
+
+
+def test_a_call_that_is_said_again_under_another_id_is_one(canned: Any, either: Any) -> None:
+    again = {"tool_calls": [{**CALL, "id": "b"}]}
+    answer = stream(chunk(PARTS[2]), last("tool_calls", **again))
+    assert read(either, canned(answer), tools=TOOLS)[2] == [("search", '{"q":1}')]
+
+
+def test_text_that_waited_is_not_lost_to_calls_or_to_a_message_without_text(canned: Any, either: Any) -> None:
+    pieces = [chunk({"content": "so"}), chunk({"content": "so it"})]
+    for end in (chunk(PARTS[2], "tool_calls"), last("tool_calls", tool_calls=[CALL])):
+        found = read(either, canned(stream(*pieces, end, {"choices": [], "usage": USAGE})), tools=TOOLS)
+        assert found == ("soso it", "", [("search", '{"q":1}')], FinishReason.TOOL_CALLS, 2)
+
+
 def test_log_probabilities_of_the_whole_answer_at_the_end_are_not_those_of_more(canned: Any, either: Any) -> None:
     entries = {"content": [{"token": "hello", "logprob": -0.5, "bytes": None, "top_logprobs": []}]}
     piece, end = chunk({"content": "hello"}), last(content="hello")

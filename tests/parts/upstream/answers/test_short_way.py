@@ -119,8 +119,11 @@ def test_a_chunk_with_more_than_text_or_reasoning_is_read_in_the_general_way(del
 
 
 def test_text_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modelyard.parts.upstream.answers.reader._ChoiceReader.take", None)
     reader = AnswerReader(CompletionRequest("m", (Message(Role.USER, "hello"),), streamed=True))
+    for name in ("content", "reasoning"):
+        for piece in "ab":  # the second piece tells that none has those before it, too
+            reader.take({"choices": [{"index": 0, "delta": {name: piece}}]})
+    monkeypatch.setattr("modelyard.parts.upstream.answers.reader._ChoiceReader.take", None)
     (delta,) = reader.take({"choices": [{"index": 0, "delta": {"content": "text"}, "finish_reason": None}]})
     assert delta.text == "text"
     (delta,) = reader.take({"choices": [{"index": 0, "delta": {"content": "", "reasoning": "text"}}]})
@@ -195,16 +198,21 @@ def test_events_that_are_not_parsed_are_read_as_parsed_ones(request: CompletionR
     assert read_events(AnswerReader(request), events) == read_events(Parsing(request), events)
 
 
+def begin(reader: AnswerReader, name: str) -> tuple[list[str], list[bytes]]:
+    """Take three events: the second tells that pieces do not repeat those before, the third how events look. Return
+    their text, and two more events."""
+    events = [chunk_of(text, name=name) for text in "abcde"]
+    return [delta.text for event in events[:3] for delta in reader.take(loads(event), event)], events[3:]
+
+
 def test_events_that_differ_in_their_text_are_not_parsed() -> None:
     reader = AnswerReader(PLAIN)
-    first, *others = map(chunk_of, "abc")
-    reader.take(loads(first), first)
-    assert [delta.text for delta in reader.take_texts(others, 0)] == ["b", "c"]
+    begun, others = begin(reader, "content")
+    assert (begun, [delta.text for delta in reader.take_texts(others, 0)]) == (["a", "b", "c"], ["d", "e"])
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
 def test_events_that_differ_in_their_reasoning_are_not_parsed(name: str) -> None:
     reader = AnswerReader(PLAIN)
-    first, *others = (chunk_of(text, name=name) for text in "abc")
-    reader.take(loads(first), first)
-    assert [(delta.text, delta.reasoning) for delta in reader.take_texts(others, 0)] == [("", "b"), ("", "c")]
+    _, others = begin(reader, name)
+    assert [(delta.text, delta.reasoning) for delta in reader.take_texts(others, 0)] == [("", "d"), ("", "e")]

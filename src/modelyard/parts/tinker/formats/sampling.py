@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 import attrs
 
@@ -25,21 +25,25 @@ MASKED = -99999.0
 _SEEDS = 2**63
 
 
+_NO_TEXT = Unsupported("is of an image or a sound, which is not supported: send tokens, encoded_text")
+
+
 @attrs.define(kw_only=True)
 class PromptChunk:
     """A piece of a prompt: token ids."""
 
-    IGNORED: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("data", "dmel", "format", "location", "expected_tokens"), "pieces that have it are refused by their type"
-    )
-
-    tokens: tuple[int, ...] = attrs.field(default=(), metadata={"parser": lambda raw: _token_ids(raw)})
     type: str = attrs.field(
         default="encoded_text", validator=Only(("encoded_text",), "is not supported: send tokens, encoded_text")
     )
+    tokens: tuple[int, ...] = attrs.field(default=(), metadata={"parser": lambda raw: _token_ids(raw)})
+    data: object = attrs.field(default=None, validator=_NO_TEXT)
+    dmel: object = attrs.field(default=None, validator=_NO_TEXT)
+    format: object = attrs.field(default=None, validator=_NO_TEXT)
+    location: object = attrs.field(default=None, validator=_NO_TEXT)
+    expected_tokens: object = attrs.field(default=None, validator=_NO_TEXT)
 
 
-def _stop(raw: object) -> str | tuple[str | int, ...] | None:
+def _read_stop(raw: object) -> str | tuple[str | int, ...] | None:
     if raw is None or isinstance(raw, str):
         return raw
     strings = isinstance(raw, list) and all(isinstance(one, str) and one for one in raw)
@@ -73,7 +77,9 @@ class SampledAs:
 
     max_tokens: int | None = attrs.field(default=None, validator=Within(1, MAX_TOKENS))
     seed: int | None = None
-    stop: str | tuple[str | int, ...] | None = attrs.field(default=None, metadata={"parser": lambda raw: _stop(raw)})
+    stop: str | tuple[str | int, ...] | None = attrs.field(
+        default=None, metadata={"parser": lambda raw: _read_stop(raw)}
+    )
     temperature: float = attrs.field(default=1.0, validator=Within(0, 2))
     top_k: int = attrs.field(default=-1, validator=Within(-1))
     top_p: float = attrs.field(default=1.0, validator=Within(0, 1, above=True))
@@ -105,7 +111,7 @@ class SampleBody:
     model_path: object = attrs.field(
         default=None, validator=Unsupported("is not supported: create a sampling session for it")
     )
-    type: str | None = None
+    type: Literal["sample"] = "sample"
 
 
 def sample_request(body: SampleBody, model: str) -> CompletionRequest:
@@ -117,7 +123,7 @@ def sample_request(body: SampleBody, model: str) -> CompletionRequest:
     ):
         msg = "must be less than the tokens of the prompt, and needs prompt_logprobs"
         raise InvalidInput.at("body", "prompt_logprobs_last_n", msg=msg)
-    ids, strings = _stops(params.stop)
+    ids, strings = _ids_and_strings(params.stop)
     scored = bool(body.prompt_logprobs or body.topk_prompt_logprobs)
     return CompletionRequest(
         model,
@@ -141,7 +147,7 @@ def sample_request(body: SampleBody, model: str) -> CompletionRequest:
     )
 
 
-def _stops(stop: str | Sequence[Any] | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _ids_and_strings(stop: str | Sequence[Any] | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
     if stop is None or isinstance(stop, str):
         return (), (stop,) if stop else ()
     return tuple(one for one in stop if isinstance(one, int)), tuple(one for one in stop if isinstance(one, str))

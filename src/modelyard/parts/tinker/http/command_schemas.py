@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from modelyard.formats.constraints import Length, Only, Unsupported, Within
+from modelyard.formats.constraints import Length, Only, Unsupported, Within, hint
 from modelyard.parts.tinker.saved_weights import LONGEST
 
 NAMED = Length(1, 128)
@@ -14,6 +14,8 @@ NUMBER = Within(0, 2**31 - 1)
 TTL = Within(1, LONGEST)
 METADATA = Length(0, 64)
 _FIRST = Within(1, 2**31 - 1)
+_FILE = Length(0, 256)
+_REQUEST = Length(1, 256)
 
 MAX_RANK = 4096
 """The largest rank of an adapter."""
@@ -47,7 +49,7 @@ class NewRun:
     lora_config: AdapterBody
     user_metadata: Mapping[str, Any] | None = attrs.field(default=None, validator=METADATA)
     optimizer_config: OptimizerChoice | None = None
-    type: str | None = None
+    type: Literal["create_model"] = "create_model"
 
 
 @attrs.define(kw_only=True)
@@ -66,7 +68,7 @@ class LoadedWeights:
     weights_access_token: str | None = attrs.field(
         default=None, validator=Unsupported("is not supported: weights are loaded with a key that may see them")
     )
-    type: str | None = None
+    type: Literal["load_weights"] = "load_weights"
 
 
 @attrs.define(kw_only=True)
@@ -77,42 +79,50 @@ class OptimStep:
     seq_id: int = attrs.field(validator=_FIRST)
     adam_params: Mapping[str, Any] | None = None
     optimizer_params: Mapping[str, Any] | None = None
-    type: str | None = None
+    type: Literal["optim_step"] = "optim_step"
 
 
 @attrs.define(kw_only=True)
-class AdamNumbers:
-    """The parameters of an AdamW step."""
-
-    learning_rate: float = attrs.field(default=1e-4, validator=Within(0, 1e6))
-    beta1: float = attrs.field(default=0.9, validator=Within(0, 1))
-    beta2: float = attrs.field(default=0.95, validator=Within(0, 1))
-    eps: float = attrs.field(default=1e-12, validator=Within(0, 1e6))
-    weight_decay: float = attrs.field(default=0.0, validator=Within(0, 1e6))
-    grad_clip_norm: float = attrs.field(default=0.0, validator=Within(0, 1e30))
-
-
-@attrs.define(kw_only=True)
-class SaveBody:
-    """Weights to be saved under a name, with the optimizer's state or, for a sampler, without."""
+class StateToSave:
+    """Weights to be saved under a name, with the optimizer's state."""
 
     model_id: str = attrs.field(validator=NAMED)
     seq_id: int = attrs.field(validator=_FIRST)
-    path: str | None = attrs.field(default=None, validator=Length(0, 256))
+    path: str | None = attrs.field(default=None, validator=_FILE)
     ttl_seconds: int | None = attrs.field(default=None, validator=TTL)
     overwrite: bool = False
     user_metadata: Mapping[str, str] | None = attrs.field(default=None, validator=METADATA)
-    sampling_session_seq_id: int | None = attrs.field(default=None, validator=NUMBER)
-    kind: Literal["snapshot", "inflight"] = "snapshot"
-    type: str | None = None
+    type: Literal["save_weights"] = "save_weights"
 
 
 @attrs.define(kw_only=True)
-class RunNamed:
-    """The run that a request is about."""
+class SamplerToSave:
+    """Weights to be saved to sample from: under a name, or without one for a sampling session, which is made."""
 
     model_id: str = attrs.field(validator=NAMED)
-    type: str | None = None
+    seq_id: int = attrs.field(validator=_FIRST)
+    path: str | None = attrs.field(default=None, validator=_FILE)
+    sampling_session_seq_id: int | None = attrs.field(default=None, validator=NUMBER)
+    kind: Literal["snapshot", "inflight"] = "snapshot"
+    ttl_seconds: int | None = attrs.field(default=None, validator=TTL)
+    user_metadata: Mapping[str, str] | None = attrs.field(default=None, validator=METADATA)
+    type: Literal["save_weights_for_sampler"] = "save_weights_for_sampler"
+
+
+@attrs.define(kw_only=True)
+class ShownRunInfo:
+    """The run that is asked about."""
+
+    model_id: str = attrs.field(validator=NAMED)
+    type: Literal["get_info"] = "get_info"
+
+
+@attrs.define(kw_only=True)
+class UnloadedRun:
+    """The run that is to end."""
+
+    model_id: str = attrs.field(validator=NAMED)
+    type: Literal["unload_model"] = "unload_model"
 
 
 @attrs.define(kw_only=True)
@@ -120,11 +130,12 @@ class RefusedCommand:
     """A command that is not supported."""
 
     IGNORED: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("type", "path", "ttl_seconds", "age_encryption_recipients"), "the command is refused, whatever it asks for"
+        ("path", "ttl_seconds", "age_encryption_recipients"), "the command is refused, whatever it asks for"
     )
 
     model_id: str = attrs.field(validator=NAMED)
     seq_id: int = attrs.field(validator=_FIRST)
+    type: Literal["save_weights_external"] = "save_weights_external"
 
 
 @attrs.frozen
@@ -137,11 +148,18 @@ class Promise:
 
 
 @attrs.define(kw_only=True)
-class RequestNamed:
+class RetrievedAnswer:
     """The id of an answer."""
 
-    request_id: str = attrs.field(validator=Length(1, 256))
-    allow_metadata_only: bool | None = None
+    request_id: str = attrs.field(validator=_REQUEST)
+    allow_metadata_only: bool = attrs.field(default=False, metadata=hint("answers are sent whole, which it allows too"))
+
+
+@attrs.define(kw_only=True)
+class CancelledAnswer:
+    """The id of an answer that nobody waits for."""
+
+    request_id: str = attrs.field(validator=_REQUEST)
 
 
 @attrs.frozen

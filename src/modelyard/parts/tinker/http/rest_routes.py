@@ -23,7 +23,7 @@ from modelyard.parts.tinker.http.schemas import (
 from modelyard.parts.tinker.interface import TINKER
 from modelyard.parts.tinker.records import SCHEME, TrainingRun, WeightsKind
 from modelyard.parts.tinker.service import TrainingRuns
-from modelyard.parts.tinker.sessions import ListedPart
+from modelyard.parts.tinker.sessions import ListedSlice
 
 MOST = 1000
 OFFSETS = (
@@ -37,21 +37,21 @@ SCOPE = OFFSETS[2:]
 
 def runs_of(call: RouteCall) -> TrainingRuns:
     """Return the runs that the caller may see."""
-    return call.platform.training_runs
+    return call.platform.compat.training_runs
 
 
-def whole(value: Any, status: int = 200) -> Response:
+def with_all_members(value: Any, status: int = 200) -> Response:
     """Answer with all members of a value: Tinker's client has other defaults, or none."""
     return json_response(attrs.asdict(value), status)
 
 
-def listed_part(call: RouteCall, usual: int) -> tuple[int, int]:
+def offset_and_limit(call: RouteCall, default: int) -> tuple[int, int]:
     """Read after how many a listing begins, and how many it has at most. Raises `InvalidInput`."""
-    return call.integer("offset", 0, 0, 2**31), call.integer("limit", usual, 1, MOST)
+    return call.integer("offset", 0, 0, 2**31), call.integer("limit", default, 1, MOST)
 
 
-def _cursor(call: RouteCall, part: ListedPart, usual: int) -> Offsets:
-    return Offsets(*listed_part(call, usual), part.total)
+def _cursor(call: RouteCall, found: ListedSlice, default: int) -> Offsets:
+    return Offsets(*offset_and_limit(call, default), found.total)
 
 
 # ---- runs --------------------------------------------------------------------------------------------------------
@@ -60,9 +60,9 @@ def _cursor(call: RouteCall, part: ListedPart, usual: int) -> Offsets:
 def list_training_runs(call: RouteCall) -> Response:
     """List training runs, the newest first."""
     runs = runs_of(call)
-    part = runs.list(*listed_part(call, 20), call.one("project_id"))
-    shown = tuple(_shown(runs, run) for run in part.items)
-    return json_response(RunList(shown, _cursor(call, part, 20)))
+    found = runs.list(*offset_and_limit(call, 20), call.one("project_id"))
+    shown = tuple(_shown(runs, run) for run in found.items)
+    return json_response(RunList(shown, _cursor(call, found, 20)))
 
 
 def show_training_run(call: RouteCall) -> Response:
@@ -93,8 +93,8 @@ def _shown(runs: TrainingRuns, run: TrainingRun) -> ShownRun:
 
 def list_weights(call: RouteCall) -> Response:
     """List the saved weights of all runs, the newest first."""
-    part = runs_of(call).weights.list(*listed_part(call, 100))
-    return json_response(WeightsList(tuple(map(ShownWeights.of, part.items)), _cursor(call, part, 100)))
+    found = runs_of(call).weights.list(*offset_and_limit(call, 100))
+    return json_response(WeightsList(tuple(map(ShownWeights.of, found.items)), _cursor(call, found, 100)))
 
 
 def list_training_run_weights(call: RouteCall) -> Response:

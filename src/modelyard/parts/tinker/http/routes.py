@@ -1,8 +1,7 @@
 """Runs and their commands, answers, and samplers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import attrs
 
@@ -19,7 +18,7 @@ from modelyard.parts.tinker.command_log import Future
 from modelyard.parts.tinker.formats.forward_backward import read_head, read_rows
 from modelyard.parts.tinker.formats.sampling import SampleBody, sample_message, sample_request
 from modelyard.parts.tinker.http.command_schemas import (
-    AdamNumbers,
+    CancelledAnswer,
     FailedRequest,
     LoadedWeights,
     ModelData,
@@ -27,13 +26,15 @@ from modelyard.parts.tinker.http.command_schemas import (
     OptimStep,
     Promise,
     RefusedCommand,
-    RequestNamed,
+    RetrievedAnswer,
     RunInfo,
-    RunNamed,
-    SaveBody,
+    SamplerToSave,
+    ShownRunInfo,
+    StateToSave,
     TryAgain,
+    UnloadedRun,
 )
-from modelyard.parts.tinker.http.rest_routes import runs_of, whole
+from modelyard.parts.tinker.http.rest_routes import runs_of, with_all_members
 from modelyard.parts.tinker.http.schemas import (
     JoinedSampler,
     MadeSampler,
@@ -43,7 +44,7 @@ from modelyard.parts.tinker.http.schemas import (
 )
 from modelyard.parts.tinker.interface import TINKER
 from modelyard.parts.tinker.records import SAMPLER, CommandKind, FutureStatus
-from modelyard.parts.tinker.samplers import Answer
+from modelyard.parts.tinker.samplers import AskedSample
 from modelyard.parts.tinker.service import TrainingRuns
 
 LONG_POLL = 20.0
@@ -69,21 +70,27 @@ def create_training_run(call: RouteCall) -> Response:
 def load_weights(call: RouteCall) -> Response:
     """Load saved weights into a run, or make a run of them."""
     body, runs = structure_exactly(LoadedWeights, call.body, "body"), runs_of(call)
-    if body.session_id is not None and body.model_seq_id is not None and body.model_id is None:
-        future = runs.create_from(
-            body.session_id,
-            body.model_seq_id,
-            body.path,
-            optimizer=body.optimizer,
-            base_model=body.base_model,
-            metadata=body.user_metadata,
-        )
-        return _promise(future)
-    if body.model_id is None or body.seq_id is None or body.session_id is not None:
-        raise InvalidInput.at("body", "model_id", msg="is needed with seq_id, or session_id with model_seq_id")
-    run_id, number = body.model_id, body.seq_id
-    load = partial(runs.load, run_id, number, body.path, optimizer=body.optimizer)
-    return _promise(_or_refused(runs, run_id, number, load))
+    match body.session_id, body.model_seq_id, body.model_id, body.seq_id:
+        case str() as session_id, int() as number, None, None:
+            future = runs.create_from(
+                session_id,
+                number,
+                body.path,
+                optimizer=body.optimizer,
+                base_model=body.base_model,
+                metadata=body.user_metadata,
+            )
+            return _promise(future)
+        case None, None, str() as run_id, int() as number:
+            return _promise(_or_refused(runs, run_id, number, partial(_load, runs, run_id, number, body)))
+    raise InvalidInput.at("body", "model_id", msg="is needed with seq_id, or session_id with model_seq_id")
+
+
+def _load(runs: TrainingRuns, run_id: str, number: int, body: LoadedWeights) -> str:
+    for name in ("base_model", "user_metadata", "optimizer_config"):
+        if getattr(body, name) is not None:
+            raise InvalidInput.at("body", name, msg="is of a new run; send it with session_id and model_seq_id")
+    return runs.load(run_id, number, body.path, optimizer=body.optimizer)
 
 
 def forward_backward(call: RouteCall) -> Response:
@@ -110,45 +117,55 @@ def make_optimizer_step(call: RouteCall) -> Response:
 
     def add() -> str:
         if body.optimizer_params is not None:
-            msg = f"are of {body.optimizer_params.get('type')!r}, which is not supported: the optimizer is adamw"
+            msg = f"are of {body.optimizer_params.get('type')!r}; the optimizer is adamw, which reads adam_params"
             raise InvalidInput.at("body", "optimizer_params", msg=msg)
-        params = structure_exactly(AdamNumbers, dict(body.adam_params or {}), "body", "adam_params")
-        return runs.command(body.model_id, body.seq_id, CommandKind.OPTIM_STEP, attrs.asdict(params))
+        return runs.command(body.model_id, body.seq_id, CommandKind.OPTIM_STEP, body.adam_params or {})
 
     return _promise(_or_refused(runs, body.model_id, body.seq_id, add))
 
 
 def save_weights(call: RouteCall) -> Response:
     """Save the weights of a run with the optimizer's state, under a name."""
-    body, runs = structure_exactly(SaveBody, call.body, "body"), runs_of(call)
+    body, runs = structure_exactly(StateToSave, call.body, "body"), runs_of(call)
 
     def add() -> str:
-        options = {"overwrite": body.overwrite, **_saved_as(body)}
-        return runs.save(body.model_id, body.seq_id, CommandKind.SAVE, body.path, **options)
+        return runs.save(
+            body.model_id,
+            body.seq_id,
+            CommandKind.SAVE,
+            body.path,
+            overwrite=body.overwrite,
+            ttl_seconds=body.ttl_seconds,
+            metadata=body.user_metadata,
+        )
 
     return _promise(_or_refused(runs, body.model_id, body.seq_id, add))
 
 
 def save_weights_for_sampler(call: RouteCall) -> Response:
     """Save the weights of a run to sample from: under a name, or at once for a sampling session."""
-    body, runs = structure_exactly(SaveBody, call.body, "body"), runs_of(call)
+    body, runs = structure_exactly(SamplerToSave, call.body, "body"), runs_of(call)
 
     def add() -> str:
-        save = partial(runs.save, body.model_id, body.seq_id, CommandKind.SAVE_FOR_SAMPLER)
-        if body.path is not None:
-            return save(body.path, **_saved_as(body))
-        if body.sampling_session_seq_id is None:
-            raise InvalidInput.at("body", "path", msg="is needed, or sampling_session_seq_id")
-        session = body.model_id.partition(":")[0]
-        named = f"{session}:{SAMPLER}:{body.sampling_session_seq_id}"
-        sampler = {"id": named, "inflight": body.kind == "inflight"}
-        return save(f"session-{body.sampling_session_seq_id}", sampler=sampler, metadata=dict(body.user_metadata or {}))
+        session, name, sampler = body.sampling_session_seq_id, body.path, None
+        if (name is None) == (session is None):
+            raise InvalidInput.at("body", "path", msg="is needed, or sampling_session_seq_id, and not both")
+        if session is not None:
+            named = f"{body.model_id.partition(':')[0]}:{SAMPLER}:{session}"
+            name, sampler = f"session-{session}", {"id": named, "inflight": body.kind == "inflight"}
+        elif body.kind == "inflight":
+            raise InvalidInput.at("body", "kind", msg="is inflight, which needs sampling_session_seq_id")
+        return runs.save(
+            body.model_id,
+            body.seq_id,
+            CommandKind.SAVE_FOR_SAMPLER,
+            name,
+            ttl_seconds=body.ttl_seconds,
+            metadata=body.user_metadata,
+            sampler=sampler,
+        )
 
     return _promise(_or_refused(runs, body.model_id, body.seq_id, add))
-
-
-def _saved_as(body: SaveBody) -> Mapping[str, Any]:
-    return {"ttl_seconds": body.ttl_seconds, "metadata": dict(body.user_metadata or {})}
 
 
 def refuse_weights_export(call: RouteCall) -> Response:
@@ -160,14 +177,14 @@ def refuse_weights_export(call: RouteCall) -> Response:
 
 def unload_training_run(call: RouteCall) -> Response:
     """End a run after the commands that it has."""
-    return _promise(runs_of(call).unload(structure_exactly(RunNamed, call.body, "body").model_id))
+    return _promise(runs_of(call).unload(structure_exactly(UnloadedRun, call.body, "body").model_id))
 
 
 def show_training_run_info(call: RouteCall) -> Response:
     """Show what a run trains."""
-    run = runs_of(call).get(structure_exactly(RunNamed, call.body, "body").model_id)
+    run = runs_of(call).get(structure_exactly(ShownRunInfo, call.body, "body").model_id)
     data = ModelData("causal-lm", run.base_model, runs_of(call).tokenizer_of(run.base_model))
-    return whole(RunInfo(run.id, data, run.base_model, run.adapter["rank"]))
+    return with_all_members(RunInfo(run.id, data, run.base_model, run.adapter["rank"]))
 
 
 def _or_refused(runs: TrainingRuns, run_id: str, number: int, add: Callable[[], str]) -> str:
@@ -193,13 +210,13 @@ def create_sampling_session(call: RouteCall) -> Response:
     sampler = runs_of(call).samplers.create(
         body.session_id, body.sampling_session_seq_id, base_model=body.base_model, path=body.model_path
     )
-    return whole(MadeSampler(sampler.id))
+    return with_all_members(MadeSampler(sampler.id))
 
 
 def join_sampling_session(call: RouteCall) -> Response:
     """Give one more client of a sampling session a number."""
     body = structure_exactly(SamplerNamed, call.body, "body")
-    return whole(JoinedSampler(runs_of(call).samplers.join(body.sampling_session_id)))
+    return with_all_members(JoinedSampler(runs_of(call).samplers.join(body.sampling_session_id)))
 
 
 def show_sampling_session(call: RouteCall) -> Response:
@@ -215,8 +232,8 @@ def sample_tokens(call: RouteCall) -> Flow[Response | None]:
     sampler = yield Call(partial(samplers.get, body.sampling_session_id), threads=call.threads)
     request, given = sample_request(body, sampler.model), call.body
     identity = yield Call(partial(digest, given), threads=call.threads)
-    future = yield from samplers._sampling(
-        sampler, body.seq_id, identity, Answer(request, lambda completion: sample_message(completion, given))
+    future = yield from samplers._begin_sampling(
+        sampler, body.seq_id, identity, AskedSample(request, lambda completion: sample_message(completion, given))
     )
     sequences = tuple(f"{future}:{at}" for at in range(body.num_samples))
     return json_response(Promise(future, None, sequences))
@@ -224,7 +241,7 @@ def sample_tokens(call: RouteCall) -> Flow[Response | None]:
 
 def cancel_sampling(call: RouteCall) -> Response:
     """Stop sampling for a request that no one waits for any more."""
-    runs_of(call).samplers.cancel(structure_exactly(RequestNamed, call.body, "body").request_id)
+    runs_of(call).samplers.cancel(structure_exactly(CancelledAnswer, call.body, "body").request_id)
     return json_response({})
 
 
@@ -233,18 +250,18 @@ def cancel_sampling(call: RouteCall) -> Response:
 
 def retrieve_answer(call: RouteCall) -> Flow[Response | None]:
     """Return the answer to a command or a request to sample; wait for it for a while."""
-    body, runs = structure_exactly(RequestNamed, call.body, "body"), runs_of(call)
+    body, runs = structure_exactly(RetrievedAnswer, call.body, "body"), runs_of(call)
     found = yield from runs._waiting(body.request_id, LONG_POLL)
     return (yield Call(partial(_answer, runs, found), threads=call.threads))  # type: ignore[no-any-return]
 
 
 def _answer(runs: TrainingRuns, found: Future) -> Response:
     if found.status is FutureStatus.PENDING:
-        return whole(TryAgain(found.id), 408)
+        return with_all_members(TryAgain(found.id), 408)
     if found.status is FutureStatus.LOST:
         raise Gone(f"{found.id}: {found.error}")
     if found.status is FutureStatus.FAILED:
-        return whole(FailedRequest(found.error, found.result.get("category", "user")))
+        return with_all_members(FailedRequest(found.error, found.result.get("category", "user")))
     if found.answer:
         return Response(200, [("content-type", PROTOBUF)], runs.answer_bytes(found))
     return json_response(found.result)
@@ -262,15 +279,15 @@ ROUTES: tuple[Route, ...] = (
     _command(f"{BASE}/load_weights", load_weights, request=LoadedWeights),
     _route("POST", f"{BASE}/forward_backward", forward_backward, body=Body.MESSAGE, response=Promise),
     _command(f"{BASE}/optim_step", make_optimizer_step, request=OptimStep),
-    _command(f"{BASE}/save_weights", save_weights, request=SaveBody),
-    _command(f"{BASE}/save_weights_for_sampler", save_weights_for_sampler, request=SaveBody),
+    _command(f"{BASE}/save_weights", save_weights, request=StateToSave),
+    _command(f"{BASE}/save_weights_for_sampler", save_weights_for_sampler, request=SamplerToSave),
     _command(f"{BASE}/save_weights_external", refuse_weights_export, request=RefusedCommand),
-    _command(f"{BASE}/unload_model", unload_training_run, request=RunNamed),
-    _post(f"{BASE}/get_info", show_training_run_info, request=RunNamed, response=RunInfo),
+    _command(f"{BASE}/unload_model", unload_training_run, request=UnloadedRun),
+    _post(f"{BASE}/get_info", show_training_run_info, request=ShownRunInfo, response=RunInfo),
     _post(f"{BASE}/create_sampling_session", create_sampling_session, request=NewSampler, response=MadeSampler),
     _post(f"{BASE}/join_sampling_session", join_sampling_session, request=SamplerNamed, response=JoinedSampler),
     _route("GET", f"{BASE}/samplers/{{sampler_id}}", show_sampling_session, response=ShownSampler),
     _route("POST", f"{BASE}/asample", sample_tokens, body=Body.CHAT, request=SampleBody, response=Promise),
-    _post(f"{BASE}/cancel_future", cancel_sampling, request=RequestNamed),
-    _post(f"{BASE}/retrieve_future", retrieve_answer, request=RequestNamed, coded=True, statuses=(200, 408)),
+    _post(f"{BASE}/cancel_future", cancel_sampling, request=CancelledAnswer),
+    _post(f"{BASE}/retrieve_future", retrieve_answer, request=RetrievedAnswer, coded=True, statuses=(200, 408)),
 )

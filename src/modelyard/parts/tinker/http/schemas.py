@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 from modelyard.domain.record import FOR_EVER
-from modelyard.formats.constraints import Length
+from modelyard.formats.constraints import Length, hint
 from modelyard.parts.tinker.http.command_schemas import METADATA, NAMED, NUMBER, PATH, TTL
 from modelyard.parts.tinker.records import RunWeights, WeightsKind
 
@@ -26,7 +26,7 @@ class NewRunSession:
     sdk_version: str = attrs.field(default="", validator=Length(0, 64))
     project_id: str | None = attrs.field(default=None, validator=NAMED)
     display_name: str | None = attrs.field(default=None, validator=Length(0, 256))
-    type: str | None = None
+    type: Literal["create_session"] = "create_session"
 
 
 @attrs.frozen
@@ -45,7 +45,7 @@ class SessionNamed:
     """A session that is alive."""
 
     session_id: str = attrs.field(validator=NAMED)
-    type: str | None = None
+    type: Literal["session_heartbeat"] = "session_heartbeat"
 
 
 @attrs.frozen
@@ -56,11 +56,20 @@ class HeartbeatAnswer:
 
 
 @attrs.define(kw_only=True)
-class SessionEnd:
-    """How a session has ended: `reason` has a `type`, "success", "errored" or "interrupted"."""
+class EndReason:
+    """Why a session has ended."""
 
-    reason: Mapping[str, Any]
-    detail: str | None = attrs.field(default=None, validator=Length(0, 4096))
+    type: Literal["success", "errored", "interrupted"]
+
+
+@attrs.define(kw_only=True)
+class SessionEnd:
+    """How a session has ended."""
+
+    reason: EndReason
+    detail: str | None = attrs.field(
+        default=None, validator=Length(0, 4096), metadata=hint("of the end of a session, only the reason is kept")
+    )
 
 
 @attrs.frozen
@@ -84,7 +93,9 @@ class SessionIds:
 class ClientVersion:
     """The client that asks how it is to behave."""
 
-    sdk_version: str = attrs.field(default="", validator=Length(0, 64))
+    sdk_version: str = attrs.field(
+        default="", validator=Length(0, 64), metadata=hint("clients of all versions are to behave alike")
+    )
 
 
 @attrs.define(kw_only=True)
@@ -95,7 +106,7 @@ class ReportedEvents:
         ("platform", "sdk_version", "session_id", "process_uuid"), "events are not kept, so it does not matter of whom"
     )
 
-    events: tuple[Any, ...]
+    events: tuple[Any, ...] = attrs.field(metadata=hint("events are accepted, and not kept"))
 
 
 @attrs.frozen
@@ -164,7 +175,7 @@ class NewSampler:
     sampling_session_seq_id: int = attrs.field(validator=NUMBER)
     base_model: str | None = attrs.field(default=None, validator=PATH)
     model_path: str | None = attrs.field(default=None, validator=PATH)
-    type: str | None = None
+    type: Literal["create_sampling_session"] = "create_sampling_session"
 
 
 @attrs.frozen
@@ -180,7 +191,7 @@ class SamplerNamed:
     """A sampling session that one more client uses."""
 
     sampling_session_id: str = attrs.field(validator=NAMED)
-    type: str | None = None
+    type: Literal["join_sampling_session"] = "join_sampling_session"
 
 
 @attrs.frozen

@@ -4,13 +4,12 @@ from functools import partial
 
 import attrs
 
-from modelyard.errors import InvalidInput
 from modelyard.formats.converter import structure_exactly
 from modelyard.http.errors import Gone
 from modelyard.http.interface import Auth
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Body, Route, RouteCall, documented_route
-from modelyard.parts.tinker.http.rest_routes import OFFSETS, SCOPE, listed_part, runs_of, whole
+from modelyard.parts.tinker.http.rest_routes import OFFSETS, SCOPE, offset_and_limit, runs_of, with_all_members
 from modelyard.parts.tinker.http.schemas import (
     ChangingFlags,
     ClientFlags,
@@ -45,12 +44,12 @@ def show_client_config(call: RouteCall) -> Response:
 def show_dynamic_client_config(call: RouteCall) -> Response:
     """Tell a client how to behave from now on."""
     structure_exactly(ClientVersion, call.body, "body")
-    return whole(ChangingFlags())
+    return with_all_members(ChangingFlags())
 
 
 def show_tinker_health(call: RouteCall) -> Response:
     """Answer that the server is there."""
-    return whole(Healthy())
+    return with_all_members(Healthy())
 
 
 def show_tinker_capabilities(call: RouteCall) -> Response:
@@ -73,7 +72,7 @@ def create_session(call: RouteCall) -> Response:
         display_name=body.display_name or "",
         sdk_version=body.sdk_version,
     )
-    return whole(MadeSession(session.id))
+    return with_all_members(MadeSession(session.id))
 
 
 def keep_session_alive(call: RouteCall) -> Response:
@@ -81,19 +80,19 @@ def keep_session_alive(call: RouteCall) -> Response:
     session = runs_of(call).sessions.beat(structure_exactly(SessionNamed, call.body, "body").session_id)
     if session.finished:
         raise Gone(f"the session {session.id} has finished: {session.finished}")
-    return whole(HeartbeatAnswer())
+    return with_all_members(HeartbeatAnswer())
 
 
 def accept_telemetry(call: RouteCall) -> Response:
     """Accept what a client reports of itself, and keep nothing of it."""
     structure_exactly(ReportedEvents, call.body, "body")
-    return whole(TelemetryAnswer())
+    return with_all_members(TelemetryAnswer())
 
 
 def list_sessions(call: RouteCall) -> Response:
     """List sessions, the newest first."""
-    part = runs_of(call).sessions.list(*listed_part(call, 20))
-    return json_response(SessionIds(tuple(session.id for session in part.items)))
+    found = runs_of(call).sessions.list(*offset_and_limit(call, 20))
+    return json_response(SessionIds(tuple(session.id for session in found.items)))
 
 
 def show_session(call: RouteCall) -> Response:
@@ -110,10 +109,7 @@ def show_session(call: RouteCall) -> Response:
 def finish_session(call: RouteCall) -> Response:
     """End a session, and its runs after the commands that they have."""
     body = structure_exactly(SessionEnd, call.body, "body")
-    why = body.reason.get("type")
-    if why not in ("success", "errored", "interrupted"):
-        raise InvalidInput.at("body", "reason", "type", msg="must be success, errored or interrupted")
-    runs_of(call).finish_session(call.params["session_id"], str(why))
+    runs_of(call).finish_session(call.params["session_id"], body.reason.type)
     return json_response({})
 
 

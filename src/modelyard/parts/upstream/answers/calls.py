@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import ToolCallDelta
-from modelyard.parts.upstream.answers.arguments import Arguments, is_json
+from modelyard.parts.upstream.answers.arguments import Arguments, is_json, may_begin_json
 from modelyard.parts.upstream.answers.values import (
     Halves,
     arguments_of,
@@ -115,6 +115,14 @@ def _piece(call: Mapping[str, Any]) -> _Piece:
     return _Piece(id_, index_of(call.get("index")), string_of(function.get("name")), arguments_of(given))
 
 
+def _is_other(call: _Call, piece: _Piece) -> bool:
+    """Return whether a piece at the place of a call is a piece of any call, or another call, and not the same again."""
+    if not piece.name or (piece.index is not None and piece.index not in (call.place, call.index)):
+        return True
+    is_new = bool(piece.id and call.server_id) and piece.id != call.server_id  # some servers give the same a new id
+    return is_new and (piece.name, piece.arguments) != (call.name, call.arguments)
+
+
 class CallReader:
     """Joins the pieces of the calls of one choice, and passes each on as soon as its name is certain.
 
@@ -130,11 +138,6 @@ class CallReader:
     def __bool__(self) -> bool:
         return bool(self._calls)
 
-    @property
-    def number(self) -> int:
-        """How many calls have begun."""
-        return len(self._calls)
-
     def take(self, pieces: Sequence[_Piece], whole: bool) -> list[ToolCallDelta]:
         """Return what can be passed on with these pieces. Each named piece of a `whole` answer is a call."""
         deltas: list[ToolCallDelta] = []
@@ -148,6 +151,14 @@ class CallReader:
                 self._add(call, piece)
             deltas += self._passed([call], certain=whole)
         return deltas
+
+    def take_again(self, pieces: Sequence[_Piece]) -> list[ToolCallDelta]:
+        """Return what the calls of another message add: those that have begun may stand before the others."""
+        known = list(zip(self._calls, pieces, strict=False))
+        if any(_is_other(call, piece) for call, piece in known):
+            return self.take(pieces, False)
+        deltas = [delta for call, piece in known for delta in self._grown(call, piece)]
+        return deltas + self.take(pieces[len(known) :], True)
 
     def end(self) -> list[ToolCallDelta]:
         """Return what still waits. A call without any name is one of the only tool there is, or of `UNNAMED`."""
@@ -208,6 +219,17 @@ class CallReader:
 
     # ---- what is known of it
 
+    def _grown(self, call: _Call, piece: _Piece) -> Iterator[ToolCallDelta]:
+        """Yield what a call adds that is said again: the rest of its arguments, or the next piece of them."""
+        call.end()
+        said = call.arguments
+        if piece.arguments.startswith(said):
+            call.add(call.halves.take(piece.arguments[len(said) :]))
+        elif not call.whole and may_begin_json(said + piece.arguments):
+            call.add(call.halves.take(piece.arguments))
+        call.name = call.name or piece.name
+        yield from self._passed([call], certain=True)
+
     def _add(self, call: _Call, piece: _Piece) -> None:
         call.server_id = call.server_id or piece.id
         if piece.name and not call.shown:
@@ -225,6 +247,9 @@ class CallReader:
         return name if name.startswith(call.name) else longer
 
     def _passed(self, calls: Sequence[_Call], certain: bool, over: bool = False) -> Iterator[ToolCallDelta]:
+        """Yield what can be passed on of calls: all, if they are `certain` to have what they will have; `over` means
+        that the answer has ended.
+        """
         for call in calls:
             if over:
                 call.end()

@@ -32,8 +32,8 @@ _STRING = re.compile(rb'"([^"\\\x00-\x1f]+)"')
 
 
 class TextReader(Protocol):
-    """The reader of one choice. It `waits` if the next text may not be passed on as it comes. `size` is the bytes of
-    its text, for which so many tokens are `estimated`, at most `room`.
+    """The reader of one choice. `size` is the bytes of its text, for which so many tokens are `estimated`, at most
+    `room`.
     """
 
     index: int
@@ -43,8 +43,8 @@ class TextReader(Protocol):
     @property
     def room(self) -> int: ...
 
-    @property
-    def waits(self) -> bool: ...
+    def waits(self, is_reasoning: bool) -> bool:
+        """Return whether the next text, or reasoning, may not be passed on as it comes."""
 
     def said(self, size: int, is_reasoning: bool) -> None:
         """Note so many bytes of text or of reasoning."""
@@ -75,9 +75,11 @@ class ChunkTexts:
 
         All that stands around it was parsed and checked then, byte by byte. The first other event ends them.
         """
-        if self._around is None or self._around[2].waits:
+        if self._around is None:
             return []
         before, after, choice, is_reasoning = self._around
+        if choice.waits(is_reasoning):
+            return []
         place, index, deltas = len(before), choice.index, []
         size, counted, room = choice.size, choice.estimated, choice.room
         for at in range(start, len(events)):

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import TokenLogprob, token_bytes, trimmed
-from modelyard.parts.upstream.answers.values import count_of, logprob_of, object_of, pieces_of, string_of
+from modelyard.parts.upstream.answers.values import count_of, list_of, logprob_of, object_of, string_of
 
 
 def read_token_ids(choice: Mapping[str, Any]) -> tuple[int, ...]:
@@ -19,20 +19,20 @@ def read_token_ids(choice: Mapping[str, Any]) -> tuple[int, ...]:
 
 def read_ids(value: Any) -> tuple[int, ...]:
     """Read a list of token ids; none of one that has anything else."""
-    ids = [count_of(one) for one in pieces_of(value)]
+    ids = [count_of(one) for one in list_of(value)]
     return tuple(one for one in ids if one is not None) if None not in ids else ()
 
 
 def read_logprobs(value: Any) -> tuple[TokenLogprob, ...]:
     """Read the log-probabilities of a choice: a list of entries, or of tokens and their numbers apart."""
     data = object_of(value)
-    entries = pieces_of(data.get("content")) or pieces_of(data.get("refusal"))
+    entries = list_of(data.get("content")) or list_of(data.get("refusal"))
     return tuple(map(_sampled, entries or _apart(data)))
 
 
 def _apart(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the entries of the older form, which has a list for each of their members."""
-    tokens, scores, tops = (pieces_of(data.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs"))
+    tokens, scores, tops = (list_of(data.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs"))
     return [
         {"token": token, "logprob": score, "top_logprobs": _others(top)}
         for token, score, top in zip_longest(tokens, scores[: len(tokens)], tops[: len(tokens)])
@@ -47,7 +47,7 @@ def _others(top: Any) -> Any:
 def _sampled(value: Any) -> TokenLogprob:
     """Read a token and its alternatives, the likeliest first: vLLM puts the sampled token before the others."""
     data = object_of(value)
-    top = sorted(map(_entry, map(object_of, pieces_of(data.get("top_logprobs")))), key=lambda other: -other.logprob)
+    top = sorted(map(_entry, map(object_of, list_of(data.get("top_logprobs")))), key=lambda other: -other.logprob)
     return attrs.evolve(_entry(data), top=tuple(top)) if top else _entry(data)
 
 
@@ -58,7 +58,7 @@ def _entry(data: Mapping[str, Any]) -> TokenLogprob:
 
 
 def _byte_values(value: Any) -> tuple[int, ...] | None:
-    values = [count_of(one) for one in pieces_of(value)] if isinstance(value, list | tuple) else [None]
+    values = [count_of(one) for one in list_of(value)] if isinstance(value, list | tuple) else [None]
     return tuple(byte for byte in values if byte is not None) if all(byte in range(256) for byte in values) else None
 
 

@@ -19,6 +19,7 @@ from modelyard.parts.upstream.answers.calls import CallReader, pieces_of
 from modelyard.parts.upstream.answers.choices import ChoiceNumbers
 from modelyard.parts.upstream.answers.chunk_texts_fast import ChunkTexts
 from modelyard.parts.upstream.answers.envelopes import enclosed
+from modelyard.parts.upstream.answers.growing import SaidText
 from modelyard.parts.upstream.answers.logprobs import (
     Passed,
     TokensOfText,
@@ -31,7 +32,6 @@ from modelyard.parts.upstream.answers.reasons import read_reason
 from modelyard.parts.upstream.answers.usage import MAY_REPORT, UsageReader
 from modelyard.parts.upstream.answers.values import (
     MOST_TOKENS,
-    Halves,
     content_of,
     has_unread,
     object_of,
@@ -43,7 +43,7 @@ from modelyard.parts.upstream.answers.values import (
 )
 
 _delta = maker(Delta)
-_TELLING = MAY_REPORT | {"choices"}
+_ANSWER_MEMBERS = MAY_REPORT | {"choices"}
 """Members of an answer, or of a part of it."""
 
 
@@ -94,7 +94,7 @@ class AnswerReader:
         data = object_of(chunk)
         self._usage.take(data)
         if "choices" not in data:
-            return [delta for inner in enclosed(data, _TELLING) for delta in self.take(inner)]
+            return [delta for inner in enclosed(data, _ANSWER_MEMBERS) for delta in self.take(inner)]
         choices = self._numbers.numbered(objects_of(data.get("choices")), data)
         for index, choice in choices:
             self._usage.take_choice(index, choice)
@@ -191,14 +191,9 @@ def _prompt_tokens(request: CompletionRequest) -> int:
     return tokens_of(size) + 1 if size else 0
 
 
-def _written(calls: Sequence[ToolCallDelta]) -> int:
+def _size_of_calls(calls: Sequence[ToolCallDelta]) -> int:
     """Return how many bytes of names and arguments these pieces have."""
     return sum([size_of((call.name or "") + call.arguments) for call in calls])
-
-
-def _after(text: str, said: int) -> str:
-    """Return a text without its first bytes."""
-    return text.encode("utf-8", "surrogatepass")[said:].decode("utf-8", "replace")
 
 
 class _ChoiceReader:
@@ -210,12 +205,13 @@ class _ChoiceReader:
 
     def __init__(self, index: int, request: CompletionRequest, note: Callable[[str], None]) -> None:
         self.index, self.request, self._note = index, request, note
-        self.shown = self.size = self.estimated = self._content_said = self._reasoning_said = 0
+        self.shown = self.size = self.estimated = 0
         self.reason: FinishReason | None = None
         self._limit = request.max_tokens
         self._stop_string: str | None = None
         self._calls = CallReader(index, [tool.name for tool in request.tools])
-        self._content, self._reasoning = Halves(), Halves()
+        has_details = request.logprobs or request.return_token_ids
+        self._content, self._reasoning = SaidText(has_details), SaidText(has_details)
         self._held = TokensOfText()
         self._prompted = self._said_stop = self._has_details = False
 
@@ -233,10 +229,9 @@ class _ChoiceReader:
         """Whether it has ended without saying why: it was whole, or has named an empty reason."""
         return self._said_stop and self.has_output
 
-    @property
-    def waits(self) -> bool:
-        """Whether the next text may not be passed on as it comes."""
-        return self.reason is not None or bool(self._content.held or self._reasoning.held)
+    def waits(self, is_reasoning: bool) -> bool:
+        """Return whether the next text, or reasoning, may not be passed on as it comes."""
+        return self.reason is not None or not (self._reasoning if is_reasoning else self._content).is_plain
 
     @property
     def room(self) -> int:
@@ -257,18 +252,15 @@ class _ChoiceReader:
 
     def take_text(self, content: str, reasoning: str) -> Delta | None:
         """Return the delta of a chunk that has only one of these; None if it is to be read in the general way."""
-        if self.waits:
+        if self.waits(bool(reasoning)):
             return None
         size = size_of(content or reasoning)
         self.said(size, bool(reasoning))
         return _delta(content, self.count(size), self.index, reasoning=reasoning)
 
     def said(self, size: int, is_reasoning: bool) -> None:
-        """Note so many bytes of text or of reasoning, which the whole answer at the end of a stream may repeat."""
-        if is_reasoning:
-            self._reasoning_said += size
-        else:
-            self._content_said += size
+        """Note so many bytes of text or of reasoning, which were passed on as they came."""
+        (self._reasoning if is_reasoning else self._content).size += size
 
     def take(self, choice: Mapping[str, Any], chunk: Mapping[str, Any], counted: int) -> list[Delta]:
         """Return its deltas. A whole answer has a `message` where a chunk has a `delta`, and its tokens are `counted`,
@@ -283,14 +275,10 @@ class _ChoiceReader:
             self._note("has parts of a content without text, which are left out")
         entries, ids = read_logprobs(choice.get("logprobs")), read_token_ids(choice)
         if again:  # some servers end a stream with the whole answer
-            content, reasoning = _after(content, self._content_said), _after(reasoning, self._reasoning_said)
-            pieces = pieces[self._calls.number :]
             entries, ids = ((), ()) if self._has_details else (entries, ids)
-            self._content.held = self._reasoning.held = ""
-        reasoning, content = self._reasoning.take(reasoning), self._content.take(content)
-        calls = self._calls.take(pieces, whole)
-        self.said(size_of(content), False)
-        self.said(size_of(reasoning), True)
+        is_last = bool(choice.get("finish_reason"))
+        reasoning, content = self._new_texts(reasoning, content, whole, bool(pieces), is_last)
+        calls = self._calls.take_again(pieces) if again else self._calls.take(pieces, whole)
         self._end(choice, bool(content or calls or reasoning) or self.has_output)
         self._has_details = self._has_details or bool(entries or ids)
         is_first = not self._has_passed
@@ -301,7 +289,7 @@ class _ChoiceReader:
             entries = tuple(attrs.evolve(entry, id=token) for entry, token in zip(entries, ids, strict=True))
         elif entries and ids:
             entries, ids = (entries, ()) if self.request.logprobs else ((), ids)
-        prompt, written = self._prompt(choice, chunk), size_of(content) + size_of(reasoning) + _written(calls)
+        prompt, written = self._prompt(choice, chunk), size_of(content) + size_of(reasoning) + _size_of_calls(calls)
         tokens = self._tokens(len(ids) or len(entries), written, counted if whole and not again else 0)
         if is_first and (content or calls or reasoning):
             self._check_details(entries, ids)
@@ -309,6 +297,15 @@ class _ChoiceReader:
         first = Delta(content, tokens, self.index, call, entries, ids, prompt, reasoning=reasoning)
         deltas = [first] if content or calls or reasoning or tokens or prompt else []
         return deltas + [Delta(index=self.index, tool_call=call) for call in calls[1:]]
+
+    def _new_texts(self, reasoning: str, content: str, whole: bool, has_calls: bool, is_last: bool) -> tuple[str, str]:
+        """Return what the reasoning and the text of a chunk add, which has them `whole`, or pieces of them."""
+        if whole:
+            return self._reasoning.take_message(reasoning), self._content.take_message(content)
+        reasoning, content = self._reasoning.take(reasoning, is_last), self._content.take(content, is_last)
+        if content or has_calls:
+            reasoning += self._reasoning.pause()
+        return reasoning, content + (self._content.pause() if has_calls else "")
 
     def _paired(
         self, content: str, entries: tuple[TokenLogprob, ...], ids: tuple[int, ...], is_certain: bool
@@ -335,7 +332,7 @@ class _ChoiceReader:
         deltas = [found] if content or reasoning or entries or ids else []
         deltas += [Delta(index=self.index, tool_call=call) for call in calls]
         if deltas:
-            of_calls = 0 if self.shown else _written(calls)  # else they have come with their pieces
+            of_calls = 0 if self.shown else _size_of_calls(calls)  # else they have come with their pieces
             tokens = self._tokens(len(ids) or len(entries), size_of(content + reasoning) + of_calls, 0)
             deltas[0] = attrs.evolve(deltas[0], tokens=tokens)
         return deltas

@@ -24,7 +24,7 @@ def read_json(raw: bytes) -> Any:
     """Parse an answer. Raises `InvalidInput` for what is not JSON; what follows a JSON value is ignored.
 
     NaN, infinities, integers of any length, doubled members, control characters in strings, a byte order mark, half
-    characters and bytes that are not UTF-8 are read; see `joined` for the last two.
+    characters and bytes that are not UTF-8 are read; see `whole_characters` for the last two.
     """
     text = raw.decode("utf-8", "surrogateescape").removeprefix("\ufeff").lstrip()
     try:
@@ -101,7 +101,7 @@ def logprob_of(value: Any) -> float:
 
 def string_of(value: Any) -> str:
     """Return a string without half characters; an empty one in the place of anything else."""
-    return joined(value) if isinstance(value, str) else ""
+    return whole_characters(value) if isinstance(value, str) else ""
 
 
 def content_of(value: Any) -> tuple[str, str]:
@@ -232,12 +232,12 @@ def _paired(text: str) -> str:
     return _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
 
 
-def joined(text: str) -> str:
+def whole_characters(text: str) -> str:
     """Return the text with characters for pairs of surrogates, and for the bytes that `read_json` let through.
 
     What remains of a character is U+FFFD.
 
-    >>> joined("\\ud83d\\ude00"), joined("\\udcc3\\udca9 \\ud83d")
+    >>> whole_characters("\\ud83d\\ude00"), whole_characters("\\udcc3\\udca9 \\ud83d")
     ('😀', 'é �')
     """
     if text.isascii() or not _HALF.search(text):
@@ -260,14 +260,14 @@ class Halves:
         text = _paired(self.held + piece)
         cut = _OPEN.search(text)
         self.held = cut[0] if cut else ""
-        return joined(text[: len(text) - len(self.held)])
+        return whole_characters(text[: len(text) - len(self.held)])
 
     def end(self) -> str:
         """Return what still waits, as U+FFFD."""
         held, self.held = self.held, ""
-        return joined(held)
+        return whole_characters(held)
 
 
-def pieces_of(value: Any) -> Sequence[Any]:
+def list_of(value: Any) -> Sequence[Any]:
     """Return the members of a list; none of anything else."""
     return value if isinstance(value, list | tuple) else ()

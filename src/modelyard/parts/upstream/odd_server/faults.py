@@ -9,7 +9,16 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import FinishReason
-from modelyard.parts.upstream.odd_server.rules import CallId, CallIndex, Frame, Json, Rules, UsageAt, text_part
+from modelyard.parts.upstream.odd_server.rules import (
+    CallId,
+    CallIndex,
+    Frame,
+    Json,
+    PieceKind,
+    Rules,
+    UsageAt,
+    text_part,
+)
 
 
 class OddFault(StrEnum):
@@ -44,6 +53,10 @@ class OddFault(StrEnum):
     ODD_PARTS = "odd_parts"
     HALVED_CHARACTERS = "halved_characters"
     WHOLE_MESSAGE_LAST = "whole_message_last"
+    WHOLE_MESSAGE_IN_EACH = "whole_message_in_each"
+    PIECES_AS_MESSAGES = "pieces_as_messages"
+    CUMULATIVE_TEXT = "cumulative_text"
+    WHOLE_TEXT_LAST = "whole_text_last"
     # usage
     SPLIT_USAGE = "split_usage"
     USAGE_IN_EACH = "usage_in_each"
@@ -136,6 +149,10 @@ _RULES: Mapping[OddFault, Mapping[str, Any]] = {
     OddFault.ODD_PARTS: {"part": _odd_part},
     OddFault.HALVED_CHARACTERS: {"halves": True},
     OddFault.WHOLE_MESSAGE_LAST: {"message_last": True},
+    OddFault.WHOLE_MESSAGE_IN_EACH: {"pieces": PieceKind.WHOLE_MESSAGES},
+    OddFault.PIECES_AS_MESSAGES: {"pieces": PieceKind.MESSAGES},
+    OddFault.CUMULATIVE_TEXT: {"cumulative_text": True},
+    OddFault.WHOLE_TEXT_LAST: {"text_last": True},
     OddFault.SPLIT_USAGE: {"usage_at": UsageAt.SPLIT},
     OddFault.USAGE_IN_EACH: {"usage_at": UsageAt.EACH},
     OddFault.USAGE_IN_CHOICE: {"usage_at": UsageAt.CHOICE},
@@ -157,7 +174,7 @@ _RULES: Mapping[OddFault, Mapping[str, Any]] = {
     OddFault.NAMES_IN_PIECES: {"cut_names": True},
     OddFault.WHOLE_CALLS: {"whole_calls": True},
     OddFault.ARGUMENTS_AS_OBJECTS: {"objects": True, "whole_calls": True},
-    OddFault.CUMULATIVE_ARGUMENTS: {"cumulative": True},
+    OddFault.CUMULATIVE_ARGUMENTS: {"cumulative_arguments": True},
     OddFault.FUNCTION_CALL: {"one_function": True},
 }
 _FRAMES: Mapping[OddFault, Mapping[str, Any]] = {

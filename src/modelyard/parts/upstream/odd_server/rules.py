@@ -44,6 +44,14 @@ class CallId(StrEnum):
     NONE = "none"
 
 
+class PieceKind(StrEnum):
+    """What the chunks of a stream have: deltas, deltas that are called messages, or the whole message so far."""
+
+    DELTAS = "deltas"
+    MESSAGES = "messages"
+    WHOLE_MESSAGES = "whole_messages"
+
+
 def openai_usage(usage: Usage) -> Json:
     return {
         **plain_usage(usage),
@@ -85,12 +93,15 @@ class Rules:
     repeated_names: bool = False
     objects: bool = False
     one_function: bool = False
-    cumulative: bool = False
+    cumulative_arguments: bool = False
+    cumulative_text: bool = False
+    pieces: PieceKind = PieceKind.DELTAS
     enveloped: Callable[[Json], Json] = dict
     halves: bool = False
     reason_in_each: str | None = None
     filters: bool = False
     message_last: bool = False
+    text_last: bool = False
     empty_usage_last: Json | None = None
     odd_chunks: tuple[Any, ...] = ()
     junk: str = ""

@@ -1,14 +1,15 @@
 """An answer in a dialect: the chunks of a stream, or one document, as bytes."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import attrs
 
 from modelyard.domain.completion import FinishReason, ToolCall, Usage
 from modelyard.parts.upstream.odd_server.answer import OddAnswer
-from modelyard.parts.upstream.odd_server.rules import CallId, CallIndex, Frame, Json, Rules, UsageAt
+from modelyard.parts.upstream.odd_server.rules import CallId, CallIndex, Frame, Json, PieceKind, Rules, UsageAt
 
 _FILTERED = {"hate": {"filtered": False, "severity": "safe"}}
 
@@ -46,19 +47,20 @@ class AnswerText:
 
     def _chunks(self) -> list[Json]:
         """Return the chunks, with the usage where the dialect has it."""
-        chunks = [self._chunk({"role": "assistant", "content": ""}), *map(self._chunk, self._deltas())]
+        pieces = self._messages() if self.rules.pieces is PieceKind.WHOLE_MESSAGES else self._deltas()
+        chunks = [self._chunk({"role": "assistant", "content": ""}), *map(self._chunk, pieces)]
         odd = self.rules.odd_chunks
         chunks = [one for at, chunk in enumerate(chunks) for one in (chunk, *odd[at : at + 1])] + [*odd[len(chunks) :]]
-        last = self._chunk({}, self._reason())
+        last = self._chunk(self._texts() if self.rules.text_last else {}, self._reason())
         if self.rules.message_last:
-            del last["choices"][0]["delta"]
+            last["choices"][0].pop("delta", None)
             last["choices"][0]["message"] = self._message()
         return self._filters([*self._counted(chunks, last), *self._last_usage()])
 
     def _chunk(self, delta: Json, reason: str | None = None) -> Json:
         choice: Json = {
             "index": 0,
-            "delta": delta,
+            "delta" if self.rules.pieces is PieceKind.DELTAS else "message": delta,
             "finish_reason": self.rules.reason_in_each if reason is None else reason,
         }
         return {"id": "odd-1", "object": "chat.completion.chunk", "created": 1, "model": "odd", "choices": [choice]}
@@ -114,9 +116,7 @@ class AnswerText:
 
     def _message(self) -> Json:
         answer, rules = self.answer, self.rules
-        message: Json = {"role": "assistant", "content": self._content(answer.text)}
-        if answer.reasoning:
-            message = self._with_reasoning(message, answer.reasoning)
+        message: Json = {"role": "assistant", **self._texts()}
         if answer.calls and self._is_function:
             message["function_call"] = {"name": answer.calls[0].name, "arguments": answer.calls[0].arguments}
         elif answer.calls:
@@ -125,11 +125,30 @@ class AnswerText:
                 message["content"] = message["content"] or None
         return message
 
-    def _deltas(self) -> Iterator[Json]:
+    def _messages(self) -> Iterator[Json]:
+        """Yield the message so far, again and again."""
+        whole = self.answer
+        answers = [
+            attrs.evolve(whole, text="", reasoning=said, calls=()) for said in _so_far(whole.cut(whole.reasoning))
+        ]
+        answers += [attrs.evolve(whole, text=said, calls=()) for said in _so_far(whole.cut(whole.text))]
+        for at, call in enumerate(whole.calls):
+            said = [call.arguments] if self.rules.whole_calls else _so_far(whole.cut(call.arguments))
+            begun = whole.calls[:at]
+            answers += [attrs.evolve(whole, calls=(*begun, attrs.evolve(call, arguments=one))) for one in said]
+        for answer in answers:
+            yield attrs.evolve(self, answer=answer)._message()
+
+    def _texts(self) -> Json:
         answer = self.answer
-        for piece in self._cut(answer.reasoning):
+        texts: Json = {"content": self._content(answer.text)}
+        return self._with_reasoning(texts, answer.reasoning) if answer.reasoning else texts
+
+    def _deltas(self) -> Iterator[Json]:
+        answer, repeated = self.answer, _so_far if self.rules.cumulative_text else list
+        for piece in repeated(self._cut(answer.reasoning)):
             yield self._with_reasoning({}, piece)
-        for piece in self._cut(answer.text):
+        for piece in repeated(self._cut(answer.text)):
             yield {"content": self._content(piece)}
         for at, call in enumerate(answer.calls):
             for written in self._call_pieces(at, call):
@@ -173,7 +192,7 @@ class AnswerText:
     def _cut_arguments(self, arguments: str) -> list[str]:
         """Return the pieces of arguments, each of which has those before it if they are cumulative."""
         pieces = self._cut(arguments)
-        return ["".join(pieces[: at + 1]) for at in range(len(pieces))] if self.rules.cumulative else pieces
+        return _so_far(pieces) if self.rules.cumulative_arguments else pieces
 
     def _numbered(self, at: int, call: ToolCall, first: bool, function: Json) -> Json:
         index: dict[CallIndex, Json] = {
@@ -199,6 +218,11 @@ class AnswerText:
         if self.rules.junk:
             text = text[:-1] + ("," if value else "") + self.rules.junk + "}"
         return text.encode()
+
+
+def _so_far(pieces: Sequence[str]) -> list[str]:
+    """Return each piece after those before it."""
+    return list(accumulate(pieces))
 
 
 def _halved(text: str) -> str:
