@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import attrs
 
@@ -46,6 +47,11 @@ class RunReport:
                 return summary
         known = ", ".join(summary.name for summary in self.aggregate.metrics) or "none"
         raise InvalidInput.at("metric", msg=f"must be a metric of the run: {known}")
+
+    def by(self, field: str) -> Any:
+        """Report the run by the values that its rows have in a field: a table a metric, a line a slice, with intervals
+        and p corrected for how many there are. Raises `InvalidInput`."""
+        return report.run_slices(self, field)
 
     def export(self, format: Format = "jsonl") -> Iterator[bytes]:
         """Export every prediction with its scores, as JSON Lines or CSV. The rows are read lazily."""
