@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -9,7 +10,7 @@ import attrs
 from modelyard import report
 from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, MissingPart
 from modelyard.report.evaluations.export import Format, RunRows, run_lines, save_report
 from modelyard.report.numbers import (
     clusters_text,
@@ -85,6 +86,8 @@ class RunReport:
         return f"<RunReport of {self.run.id}: {self.aggregate.rows} rows>"
 
     def __str__(self) -> str:
+        with suppress(MissingPart):
+            return "\n".join((*_lines(self.run, self.aggregate), *map(printable, report.cluster_notes(self))))
         return "\n".join(_lines(self.run, self.aggregate))
 
 
