@@ -230,7 +230,12 @@ def imports_of_parts() -> Iterator[tuple[str, str, bool]]:
                 yield name, str(node.module).split(".")[2], node not in run
 
 
-MEMBERS = ("platform/platform.py", "platform/extended.py", "platform/training/service.py")
+MEMBERS = (
+    "platform/platform.py",
+    "platform/extended.py",
+    "platform/training/service.py",
+    "platform/evaluations/service.py",
+)
 """Where parts add members, which `parts/resources.py` declares."""
 
 

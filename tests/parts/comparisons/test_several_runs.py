@@ -19,7 +19,7 @@ from modelyard.domain.evaluation.metrics import ScoredPrediction
 from modelyard.domain.evaluation.pairing import compare
 from modelyard.domain.evaluation.run import Prediction, Score
 from modelyard.domain.identity import host
-from modelyard.errors import InvalidInput, MissingPart
+from modelyard.errors import InvalidInput
 from modelyard.http.message import Request
 from modelyard.parts.comparisons.several import corrected
 from modelyard.parts.dashboard.app import Dashboard
@@ -183,11 +183,6 @@ def test_the_pages(platform: Platform, scored_runs: Any) -> None:
     assert "m5:step1 by question" not in page(f"runs/{runs[0].id}/by")
     refused = page(f"runs/{runs[0].id}/by", field="qestion")
     assert "did you mean" in refused
-
-
-def test_without_the_part_the_method_says_so() -> None:
-    with open_platform(parts=[]) as bare, pytest.raises(MissingPart, match="the part comparisons"):
-        bare.evaluations.compare_all([])
 
 
 def test_the_command_prints_and_saves_the_table(yard_file: Path, tmp_path: Path) -> None:

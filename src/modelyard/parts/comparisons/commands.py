@@ -6,7 +6,6 @@ import click
 
 from modelyard.cli.names import run_named
 from modelyard.cli.terminal import PlaceType, StoreName, opened, store_option
-from modelyard.parts.comparisons.service import Comparisons
 from modelyard.parts.comparisons.sheet import checked_ending
 
 
@@ -34,7 +33,7 @@ def compare(
     with opened(store) as platform:
         if save is not None:
             checked_ending(save)
-        found = platform.part(Comparisons).compare(
+        found = platform.evaluations.compare_all(
             [run_named(platform, one) for one in runs],
             None if baseline is None else run_named(platform, baseline),
             lower_is_better=lower_is_better,

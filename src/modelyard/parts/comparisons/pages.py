@@ -3,7 +3,7 @@
 from itertools import islice
 
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
-from modelyard.parts.comparisons.service import MOST_RUNS, Comparisons
+from modelyard.parts.comparisons.service import MOST_RUNS
 from modelyard.parts.comparisons.sheet import content
 from modelyard.parts.comparisons.slices import run_slices
 from modelyard.parts.dashboard.view import HtmlPage, View, empty
@@ -31,7 +31,7 @@ def shown(view: View) -> HtmlPage:
     if len(runs) < 2:
         return HtmlPage("Comparison", empty("This evaluation has no two completed runs of different models."))
     chosen = next((run for run in runs if run.id == view.query.get("baseline")), None)
-    found = view.platform.part(Comparisons).compare(runs, chosen)
+    found = view.platform.evaluations.compare_all(runs, chosen)
     return HtmlPage(found.sheet.title, joined([_baselines(view, name, runs), content(found.sheet)]))
 
 

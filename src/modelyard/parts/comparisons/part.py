@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 from modelyard.part import Command, DashboardPage, Part
 
 if TYPE_CHECKING:
-    from modelyard.parts.comparisons.service import Comparisons
+    from modelyard.parts.comparisons.service import CompareAll
 
 
-def _comparisons() -> "type[Comparisons]":
-    from modelyard.parts.comparisons.service import Comparisons as resource
+def _compare_all() -> "type[CompareAll]":
+    from modelyard.parts.comparisons.service import CompareAll as resource
 
     return resource
 
@@ -27,7 +27,7 @@ def _pages() -> "Sequence[DashboardPage]":
 
 PART = Part(
     "comparisons",
-    resources={"comparisons": _comparisons},
+    resources={"evaluations.compare_all": _compare_all},
     pages=_pages,
     commands={
         "compare": Command("Work", "modelyard.parts.comparisons.commands:compare", "Compare several runs in a table."),

@@ -19,13 +19,13 @@ from modelyard.report.evaluations.export import RunRows
 MOST_RUNS = 20
 
 
-class Comparisons:
-    """Compares several runs."""
+class CompareAll:
+    """`platform.evaluations.compare_all`."""
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._evaluations = Evaluations(runtime, principal)
 
-    def compare(
+    def __call__(
         self,
         runs: Sequence[AnyRun | ExportedFile],
         baseline: AnyRun | ExportedFile | None = None,

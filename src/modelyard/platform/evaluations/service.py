@@ -4,7 +4,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from modelyard.domain.evaluation.aggregate import ReportKeywords
 from modelyard.domain.evaluation.objects import OneObject
@@ -12,7 +12,7 @@ from modelyard.domain.evaluation.results import QueryOptions, ResultQuery
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.domain.training import TrainingEvent
-from modelyard.errors import InvalidInput, MissingPart
+from modelyard.errors import InvalidInput
 from modelyard.lazy import asyncio
 from modelyard.platform.evaluations import compare, events, result
 from modelyard.platform.evaluations.compare import QualityGate
@@ -29,6 +29,7 @@ from modelyard.platform.evaluations.resume import requeue
 from modelyard.platform.evaluations.runs import Runs, find_run
 from modelyard.platform.evaluations.scorers import ModelFunction, Scorers
 from modelyard.platform.evaluations.spec import EvaluationOptions, OneModel, RunSpec, WorkOptions
+from modelyard.platform.extended import Extended
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.jobs.runner import never
 from modelyard.platform.runtime import Runtime
@@ -36,15 +37,22 @@ from modelyard.report.evaluations.comparison import ComparisonReport
 from modelyard.report.evaluations.export import Format
 from modelyard.report.evaluations.run import RunReport
 
+if TYPE_CHECKING:
+    from modelyard.parts.resources import EvaluationsMembers
+else:
+    EvaluationsMembers = object
 
-class Evaluations:
+
+class Evaluations(Extended, EvaluationsMembers):
     """Evaluates models for a principal, and reads the runs that they may see.
 
     print(platform.evaluations.run("politeness", "echo", rows))
     """
 
+    AREA = "evaluations."
+
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self._runtime, self._principal = runtime, principal
+        super().__init__(runtime, principal)
         self._specs = partial(build_specs, runtime, principal)
 
     @property
@@ -284,14 +292,6 @@ class Evaluations:
         runs: tuple[Any, ...] = (baseline, candidate)
         before, after = (ExportedRun.of(run) or self._run(run, project, entity) for run in runs)
         return compare.compare_runs(self._runtime, before, after, **options)
-
-    def compare_all(self, runs: Sequence[AnyRun | ExportedFile], baseline: Any = None, **options: Any) -> Any:
-        """Compare several runs in one table, all pairs or each with a `baseline`: `platform.comparisons.compare`."""
-        for part in self._runtime.parts:
-            if "comparisons" in part.resources:
-                found = part.resources["comparisons"]()(self._runtime, self._principal)
-                return found.compare(runs, baseline, **options)
-        raise MissingPart("compare_all: the part comparisons makes it, and is not there")
 
     def assert_not_worse(
         self,
