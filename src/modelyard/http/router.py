@@ -191,9 +191,9 @@ def _unknown(segments: Sequence[str | None], rest: Sequence[str | None]) -> str:
 
 
 def _deployed(route: Route, deployment: str | None) -> Route:
-    def read(raw: bytes) -> object:
+    def read(raw: bytes, call: object) -> object:
         body = loads(raw, at=("body",)) if deployment else None
-        return route.read(dumps({**body, "model": deployment}) if isinstance(body, dict) else raw)
+        return route.read(dumps({**body, "model": deployment}) if isinstance(body, dict) else raw, call)
 
     return attrs.evolve(route, auth=Auth.API_KEY, read=read)
 

@@ -8,12 +8,14 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
+from weakref import ReferenceType, ref
 
 from modelyard import safe_regex
 from modelyard.backends.json_schema.schemas import CHECKED, Document, Loc, Schema, is_number, listed
 from modelyard.backends.json_schema.validation import by_pattern, fits
-from modelyard.domain.completion import CompletionRequest, ResponseType, Tool, ToolCall, ToolMode
+from modelyard.domain.completion import CompletionRequest, ResponseFormat, ResponseType, Tool, ToolCall, ToolMode
 from modelyard.errors import InvalidInput
 
 DEPTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
@@ -53,7 +55,29 @@ def structured_text(request: CompletionRequest) -> str | None:
     if wanted.type is ResponseType.REGEX:
         schema = {"type": "string", "pattern": f"^(?:{wanted.pattern})$"}
         return str(smallest_instance(schema, "structured_outputs", "regex"))
-    return json.dumps(smallest_instance(wanted.schema, "response_format", "json_schema", "schema"))
+    return _TEXTS.of(wanted)
+
+
+class _KeptTexts:
+    """The instances of forms that are alive, which are those that requests repeat."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[ReferenceType[ResponseFormat], str]] = {}
+
+    def of(self, wanted: ResponseFormat) -> str:
+        """Return the text of the smallest instance. Raises `InvalidInput`."""
+        kept = self._kept.get(id(wanted))
+        if kept is not None and kept[0]() is wanted:
+            return kept[1]
+        text = json.dumps(smallest_instance(wanted.schema, "response_format", "json_schema", "schema"))
+        self._kept[id(wanted)] = ref(wanted, partial(self._forget, id(wanted))), text
+        return text
+
+    def _forget(self, key: int, _: object) -> None:
+        self._kept.pop(key, None)
+
+
+_TEXTS = _KeptTexts()
 
 
 def smallest_instance(schema: Any, *loc: str | int) -> Any:

@@ -5,7 +5,7 @@ assembles, cuts and shows an answer in parts. Where a budget applies, such an an
 transaction, in the place of one that reserves and one that books.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from itertools import chain
 from typing import Any
@@ -29,38 +29,57 @@ _ASSISTANT = Role.ASSISTANT  # a constant is read in a twentieth of the time
 class ShortWays:
     """Each way returns a finished completion, or None: then the general way goes on, from what has `begun`."""
 
+    _first: tuple[Any, ...] = ()
+    _rest: list[Iterator[Deltas] | None] | tuple[()] = ()
+
     def __init__(self, of: RunningCompletion) -> None:
         self._of = of
-        self._first: list[Any] = []
-        self._rest: list[Iterator[Deltas] | None] = []
 
     def whole(self) -> Completion | None:
         """Return the completion if a backend that never waits gives all of each plain choice at once."""
         of = self._of
-        request, tokens, first = of.request, of.prompt_tokens, self._first
-        if request.streamed or request.stop or request.logprobs or tokens is None:
+        request, tokens = of.request, of.prompt_tokens
+        if request.streamed or request.logprobs or tokens is None:
             return None
         assert of.plan is not None
         if of.plan.waits or (request.n > 1 and (of.makes_choices or request.return_token_ids)):
             return None
-        choices, produced, length = [], 0, 0
-        for index in range(request.n):
-            if index == len(first) and not self._asks(index):
+        if request.n > 1:
+            choices = self._choices()
+            if choices is None:
                 return None
-            delta = first[index]
-            if not is_whole(delta, of.max_tokens):
+            produced = of.at_once
+        else:
+            if not (self._first or self._asks(0)):
+                return None
+            delta = self._first[0]
+            if not is_whole(delta, of.max_tokens) or (request.stop and _is_stopped(delta.text, request.stop)):
+                return None
+            if hasattr(self._rest[0], "close"):
+                self._close(0)
+            choices = (_choice(0, _message(_ASSISTANT, delta.text), delta.finish_reason),)
+            produced = delta.tokens
+        of.answered_at = now = of.runtime.clock.now()
+        usage = _usage(tokens, produced, 0, of.images)
+        return _completion(of.id, unix_seconds(now), of.given.model, choices, usage)
+
+    def _choices(self) -> tuple[Choice, ...] | None:
+        """Return several choices, if each of them is whole."""
+        of, choices, length = self._of, list[Choice](), 0
+        for index in range(of.request.n):
+            if index == len(self._first) and not self._asks(index):
+                return None
+            delta = self._first[index]
+            if not is_whole(delta, of.max_tokens) or _is_stopped(delta.text, of.request.stop):
                 return None
             if hasattr(self._rest[index], "close"):
                 self._close(index)
             choices.append(_choice(index, _message(_ASSISTANT, delta.text), delta.finish_reason))
-            produced, length = produced + delta.tokens, length + len(delta.text)
-            if request.n > 1:
-                of.at_once = produced
-                if length > assembly.MAX_TEXT:
-                    return None
-        of.answered_at = now = of.runtime.clock.now()
-        usage = _usage(tokens, produced, 0, of.images)
-        return _completion(of.id, unix_seconds(now), of.given.model, tuple(choices), usage)
+            of.at_once = delta.tokens if index == 0 else of.at_once + delta.tokens
+            length += len(delta.text)
+            if length > assembly.MAX_TEXT:
+                return None
+        return tuple(choices)
 
     def _asks(self, index: int) -> bool:
         """Ask the backend for the first delta of a choice. Returns False for a request that was cut off before."""
@@ -74,8 +93,8 @@ class ShortWays:
             first = next(rest, _NOTHING)
         except Exception as error:  # noqa: BLE001 - it is kept
             first = _Raised(error)
-        self._first.append(first)
-        self._rest.append(rest)
+        self._first += (first,)
+        self._rest = [*self._rest, rest]
         return True
 
     def begun(self, index: int) -> BackendStream | None:
@@ -150,6 +169,10 @@ def _failing(error: Exception) -> Iterator[Deltas]:
         raise error
 
     return iter(fail, None)
+
+
+def _is_stopped(text: str, stop: Sequence[str]) -> bool:
+    return any(one in text for one in stop)
 
 
 def is_whole(delta: Any, most: int) -> bool:
