@@ -1,6 +1,7 @@
 """The quick reading of a request's text says what parsing it under guard and structuring it says, or nothing."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import strategies as st
 
 from example_counts import examples
 from modelyard.errors import InvalidInput
+from modelyard.formats.chat import kept_fast, plain_fast
 from modelyard.formats.chat.bounds import ParsedRequest
-from modelyard.formats.chat.kept_fast import SHARE, TENANTS, KeptMembers
+from modelyard.formats.chat.kept_fast import SHARE, TENANTS, KeptMembers, read_member
 from modelyard.formats.chat.plain_fast import Held, read_plain_text
 from modelyard.formats.chat.request import read_request
 from modelyard.formats.json import MAX_STRUCTURE, loads
@@ -94,7 +96,7 @@ _MORE = {
         '[{"type": "function", "function": {"name": "f", "parameters": {"a": NaN}}}]',
         '[{"type": "function", "function": {"name": "f", "parameters": {"a": 1e400}}}]',
         '[{"type": "function", "function": {"name": "f", "description": "\\ud800"}}]',
-        '[{"type": "function", "function": {"name": "f", "parameters": {"a": ' + "[" * 58 + "]" * 58 + "}}}]",
+        '[{"type": "function", "function": {"name": "f", "parameters": {"a": ' + "[" * 60 + "]" * 60 + "}}}]",
         '[{"type": "function", "function": {"name": "f", "parameters": {"a": ' + "[" * 59 + "]" * 59 + "}}}]",
         "[]",
         "NaN",
@@ -170,6 +172,16 @@ def hold(name: str, text: str, at: int) -> Held:
     return KEPT.read("acme", name, text, at)
 
 
+def quickly(raw: bytes, details: bool) -> Iterator[ParsedRequest | None]:
+    """What is read quickly: alone, with members that are kept, and with messages that are kept too, twice each."""
+    yield read_plain_text(raw, details)
+    for long in (plain_fast.LONG, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plain_fast, "LONG", long)
+            yield read_plain_text(raw, details, hold)
+            yield read_plain_text(raw, details, hold)
+
+
 @examples(400)
 @given(_BODIES, _SPACES, _SPACES, st.booleans())
 @example(PLAIN.replace("{", '{"model": "other", ', 1), "", "", False)
@@ -195,7 +207,7 @@ def hold(name: str, text: str, at: int) -> Held:
 @example(PLAIN.replace('{"role', '{"tools":[], "role'), "", "", False)
 def test_what_is_read_quickly_is_what_is_read_under_guard(body: str, before: str, after: str, details: bool) -> None:
     raw = (before + body + after).encode()
-    for quick in (read_plain_text(raw, details), read_plain_text(raw, details, hold)):
+    for quick in quickly(raw, details):
         assert quick is None or quick == general(raw, details)
         assert repr(quick) in ("None", repr(general(raw, details)))  # 1 is not 1.0
 
@@ -204,7 +216,7 @@ def alike(body: str) -> None:
     """Compare what is read quickly, kept or not, with what is read under guard."""
     for details in (False, True):
         expected = repr(general(body.encode(), details))
-        for found in (read_plain_text(body.encode(), details), *(read_plain_text(body.encode(), details, hold),) * 2):
+        for found in quickly(body.encode(), details):
             assert repr(found) in ("None", expected)
 
 
@@ -270,6 +282,41 @@ def test_what_agents_send_is_read_quickly(more: dict[str, Any]) -> None:
             assert repr(found) == repr(general(raw, False))
 
 
+@examples(200)
+@given(st.lists(_MESSAGES | _OTHER_MESSAGES.map(lambda one: f"[{one}]"), min_size=2, max_size=5), st.booleans())
+def test_a_conversation_that_grows_is_read_alike(turns: list[str], closely: bool) -> None:
+    said: list[str] = []
+    for turn in [f"[{HELLO}]", *turns]:
+        if turn[1:-1]:
+            said.append(turn[1:-1])
+        alike(written([("model", '"m"'), ("messages", f"[{(',' if closely else ', ').join(said)}]"), ("n", "1")]))
+
+
+@pytest.mark.parametrize(
+    "after", ['"}X{"role": "user", "content": "b"}', 'y","name":"ann"}', '"} , {"role": "user", "content": "b"}', '"},']
+)
+def test_what_only_begins_like_a_conversation_is_read_alike(after: str) -> None:
+    body = '{"model": "m", "messages": [{"role": "user", "content": "begun'
+    alike(body + '"}]}')
+    alike(f"{body}{after}]}}")
+
+
+def test_of_a_conversation_that_grows_only_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, read = KeptMembers(), []
+    monkeypatch.setattr(kept_fast, "read_member", lambda *asked: read.append(asked[1]) or read_member(*asked))
+    messages = [{"role": "user", "content": str(at)} for at in range(20)]
+    for size in (5, 5, 6, 6, 20):
+        text = json.dumps(messages[:size])
+        found = kept.read("acme", "messages", text + ", ", 0)
+        assert (found.text, len(found.value)) == (text, size)
+        assert [one.content for one in found.value] == [str(at) for at in range(size)]
+    assert [text.count("role") for text in read] == [5, 1, 14]
+    assert len(kept._kept["acme"]["messages"]) == 1
+    assert kept.read("rival", "messages", text + ", ", 0) is not found
+    kept.read("acme", "tools", '[{"type": "function", "function": {"name": "f"}}]', 0)
+    assert kept.read("acme", "messages", text + "]", 0) is found
+
+
 def test_each_tenant_has_a_share_of_what_is_kept() -> None:
     kept = KeptMembers()
     size = SHARE // 3
@@ -283,7 +330,7 @@ def test_each_tenant_has_a_share_of_what_is_kept() -> None:
     for at in range(100):
         read("rival", at)
     assert read("acme", 0) is first
-    assert sum(len(one.text) for one in kept._kept["rival"]) <= SHARE
+    assert sum(len(one.text) for one in kept._kept["rival"]["tools"]) <= SHARE
     assert read("rival", 99) is read("rival", 99)
     for at in range(TENANTS + 1):
         read(f"tenant {at}", 0)
@@ -292,7 +339,7 @@ def test_each_tenant_has_a_share_of_what_is_kept() -> None:
     whole = kept.read(
         "acme", "tools", json.dumps([{"type": "function", "function": {"name": "f", "description": "x" * SHARE}}]), 0
     )
-    assert whole not in kept._kept["acme"]
+    assert whole not in kept._kept["acme"]["tools"]
 
 
 @pytest.mark.parametrize("content", ["hello", "two\nlines", 'he said "no"', "\u00e9\U0001f600", "{[:,]}", ""])

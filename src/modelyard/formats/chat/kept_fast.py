@@ -1,7 +1,7 @@
 """Keep what tools and schemas were read as: without it, a request with 20 tools takes several times the instructions.
 
-Agents send the same tools and schemas with each request. A text that a tenant has sent before is found by comparing its
-bytes, and is neither parsed nor checked again.
+Agents send the same tools and schemas with each request, and a conversation that grows. A text that a tenant has sent
+before is found by comparing its bytes, and is neither parsed nor checked again.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 from modelyard.domain.completion import ResponseFormat, Tool
 from modelyard.errors import InvalidInput
-from modelyard.formats.chat.plain_fast import Held
+from modelyard.formats.chat.plain_fast import Held, has_all, plain_messages
 from modelyard.formats.chat.tools import (
     FunctionTool,
     JsonObjectFormat,
@@ -24,7 +24,7 @@ from modelyard.formats.converter import structure_exactly
 from modelyard.formats.json import MAX_DEPTH, loads
 
 SHARE = 2**17
-"""The characters of all texts that are kept for one tenant. So none takes the place of what others have sent."""
+"""The characters of all messages, tools or forms that are kept for one tenant. So none takes the place of another's."""
 
 TENANTS = 64
 
@@ -35,38 +35,61 @@ class KeptMembers:
     """The members that each tenant has sent last, by their text. Thread-safe."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[Held, ...]] = {}
+        self._kept: dict[str, dict[str, tuple[Held, ...]]] = {}
         self._lock = threading.Lock()
 
     def read(self, tenant: str, name: str, text: str, at: int) -> Held:
         """Read the member of this name whose value, a list or an object, begins at this place of a text.
 
-        Raises `InvalidInput`, and what the scanner raises.
+        Of messages that continue others only the further ones are read. Raises `InvalidInput`, and ValueError and what
+        else a parser raises.
         """
-        for one in self._kept.get(tenant, ()):
-            if one.name == name and text.startswith(one.text, at):
+        kept, before = self._kept.get(tenant, {}).get(name, ()), None
+        for one in kept:
+            if text.startswith(one.text, at):
                 return one
-        made = read_member(name, text, at)
+        if name == "messages":
+            before = next((one for one in kept if _continues(text, at, one.text)), None)
+        made = read_member(name, text, at) if before is None else _continued(before, text, at)
         if len(made.text) <= SHARE:
-            self._keep(tenant, made)
+            self._keep(tenant, made, before)
         return made
 
-    def _keep(self, tenant: str, made: Held) -> None:
+    def _keep(self, tenant: str, made: Held, before: Held | None) -> None:
+        """Keep a member, in the place of the one that it continues."""
         with self._lock:
+            members = self._kept.pop(tenant, {})
             kept, room = [made], SHARE - len(made.text)
-            for one in self._kept.pop(tenant, ()):
-                room -= len(one.text)
-                if room >= 0:
+            for one in members.get(made.name, ()):
+                room -= 0 if one is before else len(one.text)
+                if room >= 0 and one is not before:
                     kept.append(one)
             if len(self._kept) >= TENANTS:
                 del self._kept[next(iter(self._kept))]
-            self._kept[tenant] = tuple(kept)
+            self._kept[tenant] = {**members, made.name: tuple(kept)}
+
+
+def _continues(text: str, at: int, before: str) -> bool:
+    """Return whether a list goes on after what another one has."""
+    end = at + len(before) - 1
+    return text[end : end + 1] == "," and text.startswith(before[:-1], at)
+
+
+def _continued(before: Held, text: str, at: int) -> Held:
+    end = at + len(before.text) - 1
+    further = read_member(before.name, f"[{text[end + 1 :]}", 0)
+    return Held(before.name, f"{before.text[:-1]},{further.text[1:]}", before.value + further.value)
 
 
 def read_member(name: str, text: str, at: int) -> Held:
     """Read a member as `KeptMembers.read` does, from its text alone."""
-    _, end = _scan(text, at)
+    given, end = _scan(text, at)
     value = text[at:end]
+    if name == "messages":
+        messages = plain_messages(given)
+        if not messages or not has_all(value, given, 4 * len(messages)):
+            raise ValueError("not plain")
+        return Held(name, value, messages)
     return Held(name, value, _READERS[name](loads(value.encode(), max_depth=MAX_DEPTH - 1)))
 
 

@@ -43,13 +43,17 @@ class Held:
     __slots__ = ("name", "text", "value")
 
     def __init__(self, name: str, text: str, value: object) -> None:
-        self.name, self.text, self.value = name, text, value
+        self.name, self.text = name, text
+        self.value: Any = value
 
 
 Hold = Callable[[str, str, int], Held]
 """Returns the member of this name whose value begins at this place of a text. Raises as parsers do."""
 
-_TOOLS, _FORM = '"tools":', '"response_format":'
+LONG = 2_000
+"""The characters of a body from which on its messages are held, too."""
+
+_MESSAGES, _TOOLS, _FORM = '"messages":', '"tools":', '"response_format":'
 
 
 def read_plain_text(raw: bytes, details: bool = False, hold: Hold | None = None) -> ParsedRequest | None:
@@ -64,7 +68,7 @@ def read_plain_text(raw: bytes, details: bool = False, hold: Hold | None = None)
     held: dict[str, Held] | None = None
     try:
         text = raw.decode()
-        if (_TOOLS in text or _FORM in text) and hold is not None:
+        if (len(text) > LONG or _TOOLS in text or _FORM in text) and hold is not None:
             held = {}
             text = _without_held(text, hold, held)
         body, end = _scan(text, 0)
@@ -80,14 +84,23 @@ def read_plain_text(raw: bytes, details: bool = False, hold: Hold | None = None)
     parsed = read_plain(body, details)
     if parsed is None:
         return None
-    quotes = text.count('"') if "\\" not in text else _quotes(text)
-    # the names of the members, the model, and four strings in each message: no plain body has fewer
-    return parsed if quotes == 2 * (len(body) + 1 + 4 * len(body["messages"])) or quotes == 2 * _strings(body) else None
+    messages = body["messages"]
+    least = len(body) + 1 + (4 * len(messages) if type(messages) is list else 0)
+    return parsed if has_all(text, body, least) else None
+
+
+def has_all(text: str, value: Any, least: int) -> bool:
+    """Return whether no string of a text is lost in its value, in which there are at least so many."""
+    quotes = text.count('"')
+    if "\\" in text:
+        bare = text.replace("\\\\", "") if "\\\\" in text else text
+        quotes = bare.count('"') - bare.count('\\"')
+    return quotes == 2 * least or quotes == 2 * _strings(value)
 
 
 def _without_held(text: str, hold: Hold, held: dict[str, Held]) -> str:
     """Take out what is `held`, and leave a mark."""
-    for mark in (_TOOLS, _FORM):
+    for mark in (_MESSAGES, _TOOLS, _FORM) if len(text) > LONG else (_TOOLS, _FORM):
         at = text.find(mark) + len(mark)
         if at >= len(mark):
             at += text[at] == " "
@@ -95,12 +108,6 @@ def _without_held(text: str, hold: Hold, held: dict[str, Held]) -> str:
                 held[mark[1:-2]] = one = hold(mark[1:-2], text, at)
                 text = f"{text[:at]}NaN{text[at + len(one.text) :]}"
     return text
-
-
-def _quotes(text: str) -> int:
-    """Count the quotes that begin and end strings."""
-    bare = text.replace("\\\\", "") if "\\\\" in text else text
-    return bare.count('"') - bare.count('\\"')
 
 
 def _strings(value: dict[str, Any] | list[Any]) -> int:
@@ -247,7 +254,7 @@ def plain_messages(raw: Any) -> tuple[Message, ...] | None:
     A `Message` that has nothing but a role and a string is taken as it is.
     """
     if type(raw) is not list:
-        return None
+        return raw.value if type(raw) is Held else None
     if len(raw) > _FEW and (alike := _alike(raw)) is not None:
         return alike
     messages = []
