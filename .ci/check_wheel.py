@@ -13,6 +13,8 @@ ROOT = Path(__file__).parent.parent
 NEEDED = {
     "modelyard/__init__.py",
     "modelyard/py.typed",
+    "modelyard/parts/docs/llms.txt",
+    "modelyard/parts/docs/llms-full.txt",
     "modelyard/examples/support/held_out.jsonl",
     "modelyard/examples/support/train.jsonl",
     "pytest_modelyard.py",
@@ -67,6 +69,9 @@ def try_readme(wheel: Path, folder: Path) -> None:
     for _ in range(2):
         subprocess.run([python, "-c", found[1]], check=True, cwd=folder, env=alone)
     subprocess.run([folder / "bin" / "modelyard", "--help"], check=True, cwd=folder, env=alone, capture_output=True)
+    page = [folder / "bin" / "modelyard", "docs", "train"]
+    shown = subprocess.run(page, check=True, cwd=folder, env=alone, capture_output=True, text=True).stdout
+    assert shown == (ROOT / "docs" / "how-to" / "train.md").read_text(encoding="utf-8").strip() + "\n"
     print("the README's program runs, and runs again, where there is nothing but the wheel")
 
 

@@ -37,11 +37,10 @@ from modelyard.platform.jobs.claims import (  # noqa: E402
     claim,
     job_topic,
     record_events,
-    take_ready,
 )
 from modelyard.platform.jobs.queue import enqueue  # noqa: E402
 from modelyard.platform.jobs.runner import Runner  # noqa: E402
-from modelyard.platform.jobs.shares import ready  # noqa: E402
+from modelyard.platform.jobs.shares import announce_ready, take_ready  # noqa: E402
 from modelyard.platform.jobs.wakeups import JobWaiter  # noqa: E402
 from modelyard.protocols import DomainStep, Tx  # noqa: E402
 from modelyard.stores import PostgresStore  # noqa: E402
@@ -71,7 +70,7 @@ def queue_jobs(store: PostgresStore, size: int, name: str = "job") -> None:
         ]
 
         def step(tx: Tx, jobs: list[Job] = jobs) -> None:
-            ready(tx, "t")
+            announce_ready(tx, "t", jobs[0].needs)
             for job in jobs:
                 tx.add(job)
                 tx.add(JobProgress(job.id, NOW))

@@ -19,8 +19,9 @@ from typing import Any
 
 from modelyard.domain.job import Claim, Job, JobEvent, JobKind, JobProgress, NewEvent
 from modelyard.domain.schema import RECORDS
-from modelyard.platform.jobs.claims import Claimant, claim, claim_of, ready_needs, record_events, take_ready
+from modelyard.platform.jobs.claims import Claimant, claim, claim_of, record_events
 from modelyard.platform.jobs.queue import enqueue
+from modelyard.platform.jobs.shares import demands_of, ready_needs, take_ready
 from modelyard.protocols import Store, Tx
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
@@ -44,7 +45,9 @@ def fill(store: Store, size: int, name: str = "job") -> None:
 
 def take(store: Store) -> Claim:
     """Claim the next job, as a worker does."""
-    claimed = store.transact(lambda tx: claim(tx, Claimant("worker"), NOW, take_ready(tx, "t", ready_needs(tx, "t"))))
+    claimed = store.transact(
+        lambda tx: claim(tx, Claimant("worker"), NOW, take_ready(tx, "t", ready_needs(tx, demands_of(tx, "t"))))
+    )
     assert claimed is not None
     return claim_of(claimed[1])
 

@@ -1,45 +1,35 @@
-"""What MkDocs does besides: `llms.txt`, the list of all pages for language models, is written next to the site."""
+"""What MkDocs does besides: it writes the two texts for language models, and leads searches to the page that is meant.
 
-from collections.abc import Iterator
+A page's line "Also: ..." becomes its tags, which the search prefers to all other words. Pages of the API come after
+the others, and the laws of contracts, which are methods that nobody looks for, are not found at all.
+"""
+
+import re
 from pathlib import Path
 from typing import Any
 
-OPENING = """\
-# modelyard
+from modelyard.parts.docs.pages import CHECKOUT, FILES, DocsPage, read
 
-> The model platform that you import: a model catalogue, chat completions, models with checkpoints, SFT and RL training
-> jobs with events, and evaluation runs, in one Python object. `pip install modelyard`, then
-> `from modelyard import open_platform`.
-
-Facts for writing code: public names are imported from the modules listed under API and from no other.
-`open_platform()` is in memory, `open_platform("yard.db")` in one SQLite file. Chat asks for
-`local/<project>/<model>`; training takes `<project>/<model>`. A parameter that a backend cannot honour is an error,
-never ignored.
-"""
+FILE = re.compile(r"^```(\w+) ([\w.]+)$", re.MULTILINE)
+LAW = re.compile(r'(<h\d id="[^"]*\.test_[^"]*")')
 
 
-def listed(items: Any) -> Iterator[str]:
-    """Yield a line for each section of the navigation and each page in it."""
-    for item in items:
-        if item.is_section:
-            yield f"\n## {item.title}\n"
-            yield from listed(item.children)
-        elif item.is_page:
-            yield f"- [{item.title}]({item.canonical_url})"
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Give the search the other words for a page, and show the name of the file that a block of code is."""
+    path = page.file.src_uri
+    page.meta["tags"] = list(DocsPage(path, "", markdown).also)
+    if path.startswith("reference/api/"):
+        page.meta["search"] = {"boost": 0.1}
+    return FILE.sub(r'```\1 title="\2"', markdown)
 
 
-class _Seen:
-    nav: Any = None
+def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    """Keep the laws of contracts out of the search."""
+    return LAW.sub(r"\1 data-search-exclude", html)
 
 
-def on_env(env: Any, config: Any, files: Any) -> None:
-    """Write the list once every page has its title."""
-    lines = "\n".join(listed(_Seen.nav.items))
-    path = Path(config["site_dir"]) / "llms.txt"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{OPENING}{lines}\n", encoding="utf-8")
-
-
-def on_nav(nav: Any, config: Any, files: Any) -> None:
-    """Keep the navigation."""
-    _Seen.nav = nav
+def on_post_build(config: Any) -> None:
+    """Write `llms.txt` and `llms-full.txt` next to the site."""
+    pages = read(CHECKOUT)
+    for name, made in FILES.items():
+        (Path(config["site_dir"]) / name).write_text(made(pages), encoding="utf-8")

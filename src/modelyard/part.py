@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from modelyard.domain.job import Job
     from modelyard.domain.record import Record
     from modelyard.domain.training import Trajectory
+    from modelyard.formats.training_data import RowFormat
     from modelyard.http.interface import Interface
     from modelyard.http.message import Request, Response
     from modelyard.http.route import Route
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     Routes = Callable[[], Sequence[Route]]
     OpenStore = Callable[[str, Sequence[Record], Sequence[SchemaChange], Literal["power", "process"]], Store]
     OpenArtifacts = Callable[[str, Randomness], ArtifactStore]
+
+
+ALWAYS = ""
+"""The name of routes that are mounted with any interface."""
 
 
 @attrs.frozen
@@ -156,7 +161,8 @@ class Part:
     the part and a slash). `resources` are attributes of the platform: functions that return a class, or any function of
     a runtime and a principal. `job_types` are its kinds of jobs, each loaded by the first job of the kind.
 
-    `interfaces` are those that it brings, and `routes` are its routes by the name of their interface; the file
+    `interfaces` are those that it brings, and `routes` are its routes by the name of their interface; those under "",
+    which are public, are mounted next to the OpenAPI document, whichever interfaces are. The file
     `openapi_examples.json` in its folder may have examples of their requests and answers, by the names of operations.
     `site` makes the pages for people, `pages` are added to them, and `commands` to the command line. `notes` reads what
     people have noted on jobs.
@@ -164,7 +170,8 @@ class Part:
     `engine` is what answers and trains by default, besides the echo and the tabular models; it gets the store, or None
     if that is new. `stores`, `artifacts` and `clusters` open what has an address with this scheme, as in "s3"; each
     comes with an example. `trained` prepares what is recorded at the end of a training job; the names of
-    its artifacts are added to the list that it gets. `trajectories` reads trajectories in a form of its own, besides
+    its artifacts are added to the list that it gets. `row_formats` makes a format of rows that a host gives read other
+    forms, too. `trajectories` reads trajectories in a form of its own, besides
     the usual one: with `trained=True`, it refuses those of which it cannot tell what is trained.
 
     `on_event` is called in the transaction in which something happens, with what has happened: the `Job` or the
@@ -190,6 +197,7 @@ class Part:
     site: "Callable[[Platform], Callable[..., Site]] | None" = None
     notes: "Callable[[Platform], Notes] | None" = None
     trained: "Callable[[Runtime, Job, list[str]], TrainedRecord | None]" = _no_trained_record
+    row_formats: "Callable[[], Callable[[RowFormat[Any]], RowFormat[Any]]] | None" = None
     trajectories: "Callable[[], Callable[..., Trajectory]] | None" = None
     on_event: "Callable[[Runtime, Tx, object], None] | None" = None
     upkeep: "Callable[[Runtime], None] | None" = None

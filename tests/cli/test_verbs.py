@@ -198,6 +198,66 @@ def test_the_doctor_reports_each_part_and_fails_where_jobs_wait_for_no_worker(he
     assert "fails" in call("doctor", "--store", store, status=1).stdout
 
 
+def test_the_doctor_says_what_queued_jobs_wait_for(tmp_path: Path) -> None:
+    store, example = tmp_path / "yard.db", [Example((Message(Role.USER, "a"), Message(Role.ASSISTANT, "b")))]
+    with open_platform(store) as platform:
+        for name in ("one", "two"):
+            model = platform.models.create(name, base_model="tabular-mini")
+            platform.training.sft(model, example, needs={"accelerators": 2})
+        with platform.worker():
+            found = json.loads(call("doctor", "--store", store, "--json").stdout)["queue_waits_for"]
+            told = call("doctor", "--store", store).stdout
+    reason = "a worker that can run sft of 'tabular-mini' with 2 accelerators: none that is alive has what it needs"
+    assert found == [{"jobs": 2, "waiting_for": reason}]
+    assert reason in told
+
+
+def test_a_priority_is_given_and_shown(tmp_path: Path) -> None:
+    store, data = tmp_path / "yard.db", tmp_path / "data.jsonl"
+    data.write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n')
+    words = "--base-model", "tabular-mini", "--store", store, "--no-wait"
+    job = call("train", "sft", "desk/bot", data, "--priority", "7", *words).stdout.strip()
+    other = call("train", "sft", "desk/other", data, *words).stdout.strip()
+    assert json.loads(call("jobs", "show", job, "--store", store, "--json").stdout)["priority"] == 7
+    listed = json.loads(call("jobs", "list", "--store", store, "--json").stdout)
+    assert {one["id"]: one["priority"] for one in listed} == {job: 7, other: 0}
+    call("train", "sft", "desk/bot", data, "--priority", "1001", *words, status=1)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "a", "expected": "a"}\n' * 4)
+    call("evaluate", "quiz", "echo", "--rows", rows, "--shards", 2, "--priority", "3", "--store", store)
+    evaluations = json.loads(call("jobs", "list", "--store", store, "--json").stdout)[:2]
+    assert [one["priority"] for one in evaluations] == [3, 3]
+
+
+def _pair_options(
+    command: click.Command, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Option]]:
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from _pair_options(found, (*words, name))
+    for option in command.params:
+        if isinstance(option, click.Option) and "=" in str(option.metavar):
+            yield words, option
+
+
+def test_an_option_that_names_something_takes_each_name_once() -> None:
+    options = [*_pair_options(main)]
+    assert options
+    for words, option in options:
+        name, value = str(option.metavar).split("=")
+        pair = f"{name.lower()}={value if value.isalpha() and value != 'N' else 1}"
+        kept = option.type.convert(pair, option, None)
+        context = click.Context(click.Command("any"))
+        assert option.multiple, words
+        assert option.callback is not None, words
+        with pytest.raises(click.BadParameter, match="more than one value"):
+            option.callback(context, option, (kept, kept))
+        assert option.callback(context, option, (kept,)) == (kept,)
+
+
 @pytest.mark.parts
 def test_old_events_are_let_go(here: Path) -> None:
     kept = call("keep", "events", 90, "--export", here / "events.jsonl", "--json")
@@ -245,6 +305,21 @@ def test_what_is_tagged_is_listed_by_its_tag_and_shows_its_note(here: Path) -> N
     call("annotate", job, "--untag", "sweep")
     assert "tags" in call("jobs", "show", job).stdout
     assert "Model 'support/none' not found" in call("annotate", "support/none", status=1).output
+
+
+def test_a_watched_loop_shows_its_rounds_and_why_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tasks = [{"prompt": "a question", "expected": "the answer"}]
+    with open_platform(tmp_path / "yard.db") as platform:
+        platform.models.create("m", project="p", base_model="tabular-mini")
+        options: dict[str, Any] = {"rounds": 2, "samples": 2, "max_tokens": 4, "stop_when": {"patience": 1}}
+        job = platform.training.loop("p/m", tasks, "exact_match", held_out=tasks, **options)
+    reason = "patience (1): no later validation was above 0, of step 0"
+    watched = call("jobs", "watch", job.id).stdout
+    assert re.search(rf"stopped by +{re.escape(reason)}\n", watched)
+    shown = call("jobs", "show", job.id).stdout
+    assert re.search(rf"stop_reason +{re.escape(reason)}\n", shown)
+    assert re.search(r"metrics.start_held_out +0.0\n", shown)
 
 
 def test_a_watched_job_ends_with_its_last_numbers(here: Path) -> None:
@@ -314,6 +389,8 @@ def test_what_was_asked_is_collected_and_trained_on(tmp_path: Path, monkeypatch:
     judged = json.loads(call("collect", "judged", *judge, "--json").stdout)
     assert (judged["rows"], judged["left_out"]) == (1, "no score 2")
     queued = json.loads(call("collect", "later", "--no-wait", "--json").stdout)
+    once = [call("collect", "once", "--no-wait", "--idempotency-key", "k", "--json").stdout for _ in range(2)]
+    assert once[0] == once[1]
     assert json.loads(call("jobs", "show", queued["collection"], "--json").stdout)["status"] == "queued"
     assert "not both" in call("collect", "x", "--judge", "echo", "--score", "up", status=2).stderr
     assert "is not a pattern" in call("collect", "x", "--redact-pattern", "(", status=2).stderr

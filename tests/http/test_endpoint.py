@@ -33,7 +33,14 @@ def sample(path: str) -> str:
 
 def test_only_the_catalogue_the_documents_and_the_probes_are_public() -> None:
     public = {route.path for route in Endpoint(open_platform()).table.routes if route.auth is Auth.PUBLIC}
-    assert public == {CATALOGUE, "/openapi.json", "/docs", "/livez", "/readyz", "/health"}
+    assert public - {"/llms.txt", "/llms-full.txt"} == {
+        CATALOGUE,
+        "/openapi.json",
+        "/docs",
+        "/livez",
+        "/readyz",
+        "/health",
+    }
 
 
 @pytest.mark.parametrize("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")

@@ -1,5 +1,6 @@
 """The OpenAPI document: whole, precise, and public."""
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -76,6 +77,8 @@ def test_operations_have_names_of_their_own_and_say_who_may_call(shown: Any) -> 
         "put_upload_file",
         "put_upload_manifest",
         "show_catalogue",
+        "show_docs",
+        "show_docs_index",
         "show_openapi_document",
         "show_operations_page",
     ]
@@ -134,6 +137,64 @@ def test_each_interface_has_its_own_document(platform: Any, client_for: Any) -> 
     assert all(path.startswith("/v1/") for path in training["paths"])
     assert [tag["name"] for tag in training["tags"]] == ["training"]
     assert client.send("GET", "/openapi.json", query="interface=none", key="").status == 422
+
+
+def referred(value: Any) -> set[str]:
+    return set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(value)))
+
+
+def test_a_tag_shows_its_operations_with_their_schemas_and_no_others(platform: Any, client_for: Any) -> None:
+    client = client_for(platform)
+    whole = client.send("GET", "/openapi.json", key="").json
+    (parameter,) = (one for one in whole["paths"]["/openapi.json"]["get"]["parameters"] if one["name"] == "tag")
+    tags = re.findall(r"\b[a-z_]+\b", parameter["description"].partition("one of ")[2].partition(", with")[0])
+    assert {*tags} >= {tag["name"] for tag in whole["tags"]} | {"chat", "keys", "evaluations", "training"}
+    every = [one for methods in whole["paths"].values() for one in methods.values()]
+    shown: set[str] = set()
+    for tag in tags:
+        part = client.send("GET", "/openapi.json", query=f"tag={tag}", key="").json
+        operations = [one for methods in part["paths"].values() for one in methods.values()]
+        names = {one["operationId"] for one in operations}
+        assert names >= {one["operationId"] for one in every if one["tags"] == [tag]}
+        assert 0 < len(names) < len(every) / 2
+        shown |= names
+        assert {one["tags"][0] for one in operations} == {one["name"] for one in part["tags"]}
+        assert referred(part) == part["components"]["schemas"].keys(), tag
+        linked = {to["operationId"] for one in operations for to in one["responses"]["200"].get("links", {}).values()}
+        assert linked <= names
+        used = {scheme for one in operations for way in one["security"] for scheme in way}
+        assert used == part["components"]["securitySchemes"].keys()
+        for path, methods in part["paths"].items():
+            for method, operation in methods.items():
+                kept = {**operation["responses"]["200"], "links": 0}
+                assert kept == {**whole["paths"][path][method]["responses"]["200"], "links": 0}
+    assert shown == {one["operationId"] for one in every}
+
+
+def test_a_capability_is_shown_on_its_own(platform: Any, client_for: Any) -> None:
+    keys = client_for(platform).send("GET", "/openapi.json", query="tag=keys", key="").json
+    below = "/v1/admin/keys"
+    assert {*keys["paths"]} == {below, f"{below}/{{key_id}}", f"{below}/{{key_id}}/revoke"}
+
+
+def test_chat_is_a_tag_however_it_is_written(platform: Any, client_for: Any) -> None:
+    client = client_for(platform)
+    found = [client.send("GET", "/openapi.json", query=f"tag={tag}", key="") for tag in ("Chat", "chat", "CHAT")]
+    assert {answer.status for answer in found} == {200}
+    assert len({answer.raw for answer in found}) == 1
+    assert "/v1/chat/completions" in found[0].json["paths"]
+    assert len(found[0].raw) < 100_000
+    assert client.send("GET", "/openapi.json", query="tag=Evaluations", key="").status == 200
+
+
+@pytest.mark.parametrize(("tag", "nearest"), [("cat", "chat"), ("usages", "usage"), ("", None), ("x" * 9000, None)])
+def test_a_tag_that_is_unknown_is_refused_with_the_nearest(
+    tag: str, nearest: str | None, platform: Any, client_for: Any
+) -> None:
+    refused = client_for(platform).send("GET", "/openapi.json", query=f"tag={tag}", key="")
+    assert refused.status == 400
+    assert b"must be one of" in refused.raw
+    assert nearest is None or f"did you mean '{nearest}'" in refused.raw.decode()
 
 
 def test_constraints_are_checked() -> None:

@@ -120,14 +120,14 @@ def test_a_look_that_cannot_begin_is_made_when_it_can(clock: LaterClock, monkeyp
 
     with monkeypatch.context() as full:
         full.setattr(readiness, "Thread", Full)
-        assert not look.found(lambda: None, clock)
-    assert look.found(lambda: None, clock)
+        assert not look.is_well(lambda: None, clock)
+    assert look.is_well(lambda: None, clock)
 
 
 def test_the_log_has_the_traceback_of_an_unforeseen_fault(clock: LaterClock, caplog: pytest.LogCaptureFixture) -> None:
     def check() -> None:
         raise KeyError("odd")
 
-    assert not readiness.Look("store", readiness.FRESH).found(check, clock)
+    assert not readiness.Look("store", readiness.FRESH).is_well(check, clock)
     (record,) = caplog.records
     assert record.exc_info is not None

@@ -167,6 +167,8 @@ def record() -> dict[Path, dict[str, Any]]:
 def _administration(yard: Recorder, platform: Platform) -> None:
     yard.client = attrs.evolve(yard.client, key=platform.keys.create("acme", host=True).secret)
     yard.send("GET", "/metrics")
+    yard.send("GET", "/llms.txt")
+    yard.send("GET", "/llms-full.txt")
     limits = {"projects": ["support"], "name": "helpdesk", "expires_in_days": 90, "requests_per_minute": 60}
     made = yard.send("POST", "/v1/admin/keys", {"entity": "acme", **limits})["key"]
     yard.send("GET", "/v1/admin/keys", entity="acme", limit=1)

@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.domain.job import Job, JobKind, Tenant
 from modelyard.platform.job_types import job_types_of
-from modelyard.platform.jobs.queue import enqueue, succeed
+from modelyard.platform.jobs.queue import enqueue, request_cancel, succeed
 from modelyard.platform.jobs.runner import Runner
 
 MANY = 1_000_000
@@ -41,6 +41,10 @@ class Queue:
     def end(self, job: Job) -> None:
         event, now = self.yard.runtime.ids(), self.yard.clock.now()
         self.yard.runtime.store.transact(lambda tx: succeed(tx, JOB_TYPES, tx.get(Job, job.id), event, now))
+
+    def cancel(self, job: Job) -> None:
+        event, now = self.yard.runtime.ids(), self.yard.clock.now()
+        self.yard.runtime.store.transact(lambda tx: request_cancel(tx, JOB_TYPES, job.id, event, "me", now))
 
     def serve(self, number: int) -> list[str]:
         """Claim and end so many jobs. Returns the entities in their order."""

@@ -33,6 +33,7 @@ RUN_COLUMNS = ("run", "evaluation", "model", "project", "state", "scorer", "scor
 @click.option("--trials", type=click.IntRange(1), help="How often each row is answered.")
 @click.option("--concurrency", type=click.IntRange(1), help="How many rows are under way at once.")
 @click.option("--shards", type=click.IntRange(1), help="Split the rows into so many jobs for workers.")
+@click.option("--priority", type=int, help="From -1000 to 1000: the higher, the earlier each of these jobs runs.")
 @project_option
 @click.option("--not-worse-than", metavar="RUN", help="Fail, with status 1, if a model is shown to be worse than this.")
 @save_option
@@ -46,6 +47,7 @@ def evaluate(
     trials: int | None,
     concurrency: int | None,
     shards: int | None,
+    priority: int | None,
     project: str | None,
     not_worse_than: str | None,
     save: Path | None,
@@ -57,6 +59,8 @@ def evaluate(
     """
     given = {"trials": trials, "concurrency": concurrency, "shards": shards, "project": project}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if priority is not None:
+        options["needs"] = {"priority": priority}
     with opened(store) as platform:
         if save is not None:
             check_report_path(save)

@@ -24,7 +24,7 @@ from modelyard.domain.job import JobStatus, JobSummary
 from modelyard.domain.training import TrainingEvent
 from modelyard.platform.platform import Platform
 
-SHOWN = ("loss", "reward", "score", "failed")
+SHOWN = ("loss", "reward", "held_out", "score", "failed")
 
 
 @click.group(cls=Group)
@@ -37,6 +37,7 @@ JOB_COLUMNS = (
     "kind",
     "status",
     "waiting_for",
+    "priority",
     "subject",
     "progress",
     "total",
@@ -94,7 +95,7 @@ def show_job(store: StoreName, job: str, as_json: bool) -> None:
     with opened(store) as platform:
         found = _found(platform, job)
         face = _shown(platform, found)
-        fields = attrs.asdict(face, value_serializer=_plain)
+        fields = {**attrs.asdict(face, value_serializer=_plain), "priority": found.priority}
         for notes in platform.notes():
             fields |= notes.of(found.id)
     if as_json:
@@ -161,6 +162,7 @@ def _final_numbers(platform: Platform, job: JobSummary) -> list[tuple[str, objec
     else:
         trained = platform.training.get(job.id)
         took += [] if trained.step is None else [("checkpoint", f"step{trained.step}")]
+        took += [] if job.error_message or trained.stop_reason is None else [("stopped by", trained.stop_reason)]
         rows = platform.training.job(job.id).metrics()
         numbers = dict(rows[-1].values) if rows else {}
     return [*took, *((name, f"{value:.4g}") for name, value in numbers.items())]
@@ -170,7 +172,7 @@ def _how_far(event: TrainingEvent, before: int) -> tuple[int, int | None]:
     match event.type:
         case "training_started":
             return before, event.data["num_sequences"]
-        case "gradient_step":
+        case "gradient_step" | "training_round":
             return before + 1, None
         case "evaluation_started" | "evaluation_progress":
             return event.data.get("done", 0), event.data["total"]

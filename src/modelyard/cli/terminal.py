@@ -57,11 +57,20 @@ class PlaceType(click.Path):
 STORE_HELP = "The SQLite file of the platform, or the address of its database: postgresql://host/yard"
 _PASSWORD = re.compile(r"(?<=://)([^:/@?]*):.*(?=@)|(password)=[^&]*")
 
+Pairs = tuple[tuple[str, Any], ...]
 C = TypeVar("C", bound=Callable[..., Any])
 _ARTIFACTS = "modelyard.artifacts"
 
 DEFAULT_STORE = Path("yard.db")
 _FACTORY = "modelyard.factory"
+
+
+def names_once(context: click.Context, parameter: click.Parameter, pairs: Pairs) -> Pairs:
+    """Return the values of an option like NAME=VALUE. Raises `click.BadParameter` for a name that is there twice."""
+    names = [name for name, _ in pairs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise click.BadParameter(f"{', '.join(twice)} has more than one value; give one", context, parameter)
+    return pairs
 
 
 def store_option(command: C) -> C:

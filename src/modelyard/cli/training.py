@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.terminal import C, StoreName, opened, store_option
+from modelyard.cli.terminal import C, StoreName, names_once, opened, store_option
 from modelyard.domain.job import JobKind
 from modelyard.errors import Conflict, JobFailed
 
@@ -25,6 +25,7 @@ def parsed_option(text: str) -> tuple[str, Any]:
 
 def _training(command: C) -> C:
     for option in (
+        click.option("--idempotency-key", metavar="KEY", help="The same command with the same KEY makes one job only."),
         click.option("--no-wait", is_flag=True, help="Leave the job to a worker, and return its id."),
         click.option(
             "--option",
@@ -32,9 +33,11 @@ def _training(command: C) -> C:
             "options",
             multiple=True,
             type=parsed_option,
+            callback=names_once,
             metavar="NAME=VALUE",
             help="A setting of the method, such as learning_rate=1e-4; repeat for more.",
         ),
+        click.option("--priority", type=int, help="From -1000 to 1000; the higher runs first."),
         click.option("--base-model", help="Make MODEL from this base model, if there is none of that name."),
         click.argument("data"),
         click.argument("model"),
@@ -46,7 +49,7 @@ def _training(command: C) -> C:
 
 @click.group(cls=Group)
 def train() -> None:
-    """Train MODEL ([entity/]project/name, or an id) on DATA, a JSON Lines file or the URL of a dataset."""
+    """Train MODEL ([entity/]project/name, or an id) on DATA, a file or the URL of a dataset."""
 
 
 @train.command()
@@ -78,6 +81,8 @@ def _train(
     base_model: str | None,
     options: tuple[tuple[str, Any], ...],
     no_wait: bool,
+    idempotency_key: str | None,
+    priority: int | None,
 ) -> None:
     with opened(store, must_exist=base_model is None) as platform:
         made = None
@@ -89,7 +94,11 @@ def _train(
                     name, project=project or None, entity=entity or None, base_model=base_model
                 )
         try:
-            job = platform.training.submit(kind, model, data, dict(options))
+            more: Any = {
+                "needs": {} if priority is None else {"priority": priority},
+                "idempotency_key": idempotency_key,
+            }
+            job = platform.training.submit(kind, model, data, dict(options), **more)
         except Exception as wrong:
             if made is not None:
                 platform.models.delete(made)

@@ -1,12 +1,18 @@
 """Commands that keep a store in order: sweep, doctor."""
 
+from collections import Counter
+from itertools import islice
+
 import attrs
 import click
 
 from modelyard.cli.terminal import StoreName, json_option, opened, show, show_fields, store_option
+from modelyard.domain.job import JobStatus
 
 PARTS = ("api", "store", "artifacts", "worker", "queue")
 IDLE = "no worker is alive, and no job waits for one"
+MOST_QUEUED = 1000
+"""How many queued jobs are asked what they wait for."""
 
 
 @click.command()
@@ -29,8 +35,11 @@ def doctor(store: StoreName, files: bool, as_json: bool) -> None:
     with opened(store) as platform:
         check = platform.health.system_check(deep=True)
         faults = platform.health.check_files() if files else []
+        queued = islice(platform.jobs.list(status=JobStatus.QUEUED), MOST_QUEUED)
+        held = Counter(job.waiting_for for job in queued if job.waiting_for is not None).most_common()
     if as_json:
-        found = [*attrs.asdict(check).items(), ("success", check.success)]
+        waiting = [{"jobs": jobs, "waiting_for": reason} for reason, jobs in held]
+        found = [*attrs.asdict(check).items(), ("success", check.success), ("queue_waits_for", waiting)]
         show_fields([*found, ("files", [*map(attrs.asdict, faults)])] if files else found, True)
     else:
         rows = []
@@ -42,6 +51,9 @@ def doctor(store: StoreName, files: bool, as_json: bool) -> None:
         facts = ("version", "store_engine", "store_version", "durability", "warning", "oldest_queued_s", "workers")
         click.echo()
         show_fields((name, getattr(check, name)) for name in facts)
+        if held:
+            click.echo(f"\nwhat the oldest queued jobs wait for, of {MOST_QUEUED:,} at most")
+            show(False, ("jobs", "waiting_for"), [(jobs, reason) for reason, jobs in held])
         if files:
             click.echo(f"\n{len(faults)} records lack their files or have others")
             show(

@@ -355,7 +355,11 @@ RECORDS = (
         StoredCompletion,
         "stored_completions",
         ("id",),
-        indexes={"by_entity": Index(("entity",)), "by_project": Index(("entity", "project"))},
+        indexes={
+            "by_entity": Index(("entity",)),
+            "by_project": Index(("entity", "project")),
+            "by_age": Index((), ("created_at",)),
+        },
         sequence="seq",
         domain=("entity", "entity"),
         texts="created_at",

@@ -262,7 +262,7 @@ class SupersededEvent:
 class Tenant:
     """The share of an entity in the workers. `turn` is the virtual time of its next job, and `taken` that of the last
     one: of those that wait, the lowest turn is next, and a job moves it on by one divided by its `weight`. `limits` are
-    how many of its jobs may run at a time, by kind; "" for all. `waiting` is whether it may have jobs to claim."""
+    how many of its jobs may run at a time, by kind; "" for all. Only earlier versions read `waiting`."""
 
     entity: str
     turn: int = 0
@@ -272,11 +272,39 @@ class Tenant:
     limits: Mapping[str, int] = attrs.field(converter=frozen_mapping, factory=dict)
 
 
+MIXED = -1
+
+
+@attrs.frozen
+class Demand:
+    """The ready jobs of an entity with the same needs; a claim reads the first demand of each needs. `turn` is that of
+    the entity. Those with many different needs have a demand of `MIXED` amounts for the rest of a kind and model."""
+
+    entity: str
+    kind: str
+    base_model: str
+    accelerators: int
+    memory: int
+    turn: int = 0
+
+    @property
+    def mixed(self) -> bool:
+        return self.memory == MIXED
+
+    @property
+    def needs(self) -> Needs:
+        """What its jobs need at least."""
+        return Needs(self.kind, self.base_model, accelerators=self.accelerators, memory=self.memory)
+
+
 JOB = "job"
 TENANT = "tenant"
 
 HELD_OUT = "validation"
-"""The member of a training job's spec that names the file of its held-out rows, which belongs to the job."""
+"""The member of a training job's spec that names its held-out rows: a data set, or a file that belongs to the job."""
+
+START = "start_id"
+"""The member that names the checkpoint, also of another model, that a job starts from; else the latest of its model."""
 
 
 def files_of(job: Job) -> Mapping[str, str | None]:
@@ -297,6 +325,7 @@ RECORDS = (
             "by_place": Index(("place",)),
             "needs": Index(("place", "entity"), ("kind", "base_model", "accelerators", "memory", "rank")),
             "by_needs": Index(("place", "entity", "kind", "base_model", "accelerators", "memory"), ("rank",)),
+            "by_kind": Index(("place", "entity", "kind"), ("base_model", "accelerators", "memory", "rank")),
             "by_lane": Index(("lane", "place")),
             "of_lane": Index(("lane",)),
             "by_entity": Index(("entity",)),
@@ -315,9 +344,18 @@ RECORDS = (
         "tenants",
         ("entity",),
         indexes={
-            "by_turn": Index(("waiting",), ("turn",)),
             "by_taken": Index((), ("taken",)),
             "by_entity": Index(("entity",), ("turn",)),
+        },
+        domain=(TENANT, "entity"),
+    ),
+    Record(
+        Demand,
+        "demands",
+        ("entity", "kind", "base_model", "accelerators", "memory"),
+        indexes={
+            "by_turn": Index((), ("kind", "base_model", "accelerators", "memory", "turn", "entity")),
+            "by_entity": Index(("entity",)),
         },
         domain=(TENANT, "entity"),
     ),
@@ -370,6 +408,7 @@ class JobSummary:
     ended_at: datetime | None
     error_message: str | None
     waiting_for: str | None = None
+    priority: int = 0
 
     @classmethod
     def of(cls, job: Job, progress: JobProgress, waiting_for: str | None = None) -> "JobSummary":
@@ -388,4 +427,5 @@ class JobSummary:
             job.ended_at,
             job.error_message,
             waiting_for,
+            -job.rank,
         )

@@ -24,8 +24,8 @@ class WorkerProcess:
 @attrs.frozen
 class WorkerRecord:
     """A worker that has announced itself. `beat` grows each time it does; in between it lives as long as its process
-    (`WorkerProcess`). `declines` are the needs of ready jobs (`str(Needs)`) that it leaves to other workers. `process`
-    names its process, as `process_identity` does."""
+    (`WorkerProcess`). `declines` are the kinds and models of ready jobs (`str(Needs)`) that it leaves to others, and
+    `process` names its process, as `process_identity` does. Its jobs get so many `accelerators` and GiB of `memory`."""
 
     id: str
     beat: int
@@ -34,6 +34,12 @@ class WorkerRecord:
     declines: tuple[str, ...] = ()
     process: str = ""
     process_id: str = ""
+    accelerators: int | None = None
+    memory: int | None = None
+
+    def can_run(self, needs: "job.Needs") -> bool:
+        able = str(job.Needs(needs.kind, needs.base_model)) not in self.declines and str(needs) not in self.declines
+        return able and Capacity(self.accelerators, self.memory).gives(needs)
 
 
 WORKER = "worker"

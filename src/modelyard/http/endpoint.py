@@ -26,7 +26,7 @@ from modelyard.http.message import (
 from modelyard.http.response_bodies import offloaded
 from modelyard.http.route import MAX_EXPORT, Body, Route
 from modelyard.http.router import HttpRouter
-from modelyard.part import Part
+from modelyard.part import ALWAYS, Part
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
 
@@ -35,11 +35,13 @@ FIRST: tuple[Route, ...] = (*catalogue.ROUTES, *completion.ROUTES)
 
 
 def mounted_routes(interfaces: Collection[Interface], parts: Iterable[Part]) -> list[Route]:
-    """Return the routes of these interfaces. Of two at one place that of the later part is mounted."""
-    names = {interface.name for interface in interfaces}
+    """Return the routes of these interfaces, and those of any. Of two at one place the later part's is mounted."""
+    parts, names = [*parts], {interface.name for interface in interfaces}
     of_parts = (make() for part in parts for name, make in part.routes.items() if name in names)
-    found = (*FIRST, *core_routes.ROUTES, *(route for routes in of_parts for route in routes))
-    return [*{(route.method, route.path): route for route in found if route.interface in interfaces}.values()]
+    every = (*FIRST, *core_routes.ROUTES, *(route for routes in of_parts for route in routes))
+    found = [route for route in every if route.interface in interfaces]
+    found += [route for part in parts for route in part.routes.get(ALWAYS, tuple)()]
+    return [*{(route.method, route.path): route for route in found}.values()]
 
 
 @cache

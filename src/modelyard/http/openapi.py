@@ -13,7 +13,7 @@ from urllib.parse import quote
 from modelyard import report
 from modelyard.domain.evaluation.objects import RefMode
 from modelyard.domain.promotion import ALIAS_PATTERN
-from modelyard.errors import InvalidInput
+from modelyard.errors import CallerError, InvalidInput, nearest
 from modelyard.formats.constraints import NAME
 from modelyard.http.body_schemas import JsonSchema, Schemas, required_members
 from modelyard.http.interface import Auth
@@ -41,25 +41,38 @@ EXAMPLES = "openapi_examples.json"
 
 
 def document_route(routes: Sequence[Route]) -> Route:
-    """Make the public route that shows the document of these routes; `?interface=` shows that of one interface."""
+    """Make the public route that shows the document of these routes; `?interface=` and `?tag=` show a part of it."""
     interfaces = sorted({route.interface.name for route in routes})
+    tags = sorted({tag for route in routes for tag in _found_by(route)})
 
     @lru_cache(maxsize=16)
-    def written(named: str | None, checked: bool, root: str) -> bytes:
-        described = document([route for route in shown if named in (None, route.interface.name)], checked)
-        return dump(described | _mounted(root))
+    def written(named: str | None, tag: str | None, checked: bool, root: str) -> bytes:
+        chosen = [one for one in shown if named in (None, one.interface.name) and (not tag or tag in _found_by(one))]
+        return dump(document(chosen, checked) | _mounted(root))
 
     def show_openapi_document(call: RouteCall) -> Response:
-        named = call.one("interface")
+        named, given = call.one("interface"), call.one("tag")
         if named is not None and named not in interfaces:
             raise InvalidInput.at("query", "interface", msg=f"must be one of {', '.join(interfaces)}")
+        tag = None if given is None else re.sub(r"[\s-]", "_", given.lower())
+        if tag is not None and tag not in tags:
+            raise CallerError(f"query.tag: must be one of {', '.join(tags)}{nearest(tag[:MAX_SEGMENT], tags)}")
         checked = RefMode(call.platform.settings.reference_mode) is not RefMode.LENIENT
-        return Response(200, [JSON_HEADER], written(named, checked, call.request.root))
+        return Response(200, [JSON_HEADER], written(named, tag, checked, call.request.root))
 
-    query = (Parameter("interface", {"type": "string", "enum": interfaces}, "Show the document of one interface."),)
+    query = (
+        Parameter("interface", {"type": "string", "enum": interfaces}, "Show the document of one interface."),
+        Parameter("tag", {"type": "string"}, f"Show the operations of one of {', '.join(tags)}, with their schemas."),
+    )
     own = Route("GET", PATH, BASE, Auth.PUBLIC, show_openapi_document, summary="Describe the interfaces.", query=query)
     shown = [*routes, own]
     return own
+
+
+def _found_by(route: Route) -> set[str]:
+    """Return the tags that find a route: its interface, and its capability, which is the folder of its handler."""
+    folder = re.findall(r"^modelyard\.(?:http|parts)\.(\w+)\.", function_of(route.handler).__module__)
+    return {route.interface.name, *folder}
 
 
 def page_route(routes: Sequence[Route]) -> Route:

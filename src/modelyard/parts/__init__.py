@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from modelyard.http.route import Body, Route, RouteCall
     from modelyard.part import Command, DashboardPage, Part, StoreAddress
     from modelyard.parts.dashboard.view import HtmlPage, Redirect, View
+    from modelyard.parts.own_lane import end_job, submit_job
     from modelyard.parts.reports.html import Html, tag
     from modelyard.parts.standard import STANDARD
     from modelyard.platform.jobs.claims import ClaimedJob
     from modelyard.platform.jobs.job_type import JobType
-    from modelyard.platform.jobs.own_lane import end_job, submit_job
     from modelyard.platform.runtime import Runtime
 
     __all__ = [
@@ -93,7 +93,7 @@ else:
             "parts.standard": ("STANDARD",),
             "platform.jobs.claims": ("ClaimedJob",),
             "platform.jobs.job_type": ("JobType",),
-            "platform.jobs.own_lane": (
+            "parts.own_lane": (
                 "end_job",
                 "submit_job",
             ),

@@ -4,12 +4,14 @@ from modelyard.parts.annotations.service import Annotations
 from modelyard.parts.batches.files.service import Files
 from modelyard.parts.batches.service import Batches
 from modelyard.parts.completions.service import Completions
+from modelyard.parts.datasets.service import Datasets
 from modelyard.parts.embeddings.service import Embeddings
 from modelyard.parts.fine_tuning.service import FineTuning
 from modelyard.parts.metrics.service import Metrics
 from modelyard.parts.responses.service import Responses
 from modelyard.parts.retention.service import KeepEvents, KeepLedger, KeepRuns, KeepTexts
 from modelyard.parts.shares.service import Shares
+from modelyard.parts.sweeps.service import Sweeps
 from modelyard.parts.tinker.service import TrainingRuns
 from modelyard.parts.torch.service import AddBaseModel, ListBaseModels
 from modelyard.parts.traces.service import Traces
@@ -35,6 +37,10 @@ class StandardResources:
     """Tags and notes on jobs, runs, models and checkpoints."""
     traces: Traces
     """Calls that programs trace."""
+    datasets: Datasets
+    """Data sets that were uploaded, and splits of them."""
+    sweeps: Sweeps
+    """Models that are trained with every combination of options."""
     traffic: Traffic
     """Training data from what was asked and answered."""
     uploads: Uploads

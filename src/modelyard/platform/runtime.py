@@ -3,11 +3,13 @@
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.identity import Attribution
 from modelyard.domain.record import Record
 from modelyard.domain.schema import records_of
 from modelyard.domain.usage import Admission, Budget, LedgerEntry
@@ -24,6 +26,7 @@ from modelyard.protocols import (
     Ids,
     Observer,
     Randomness,
+    Snapshot,
     Store,
     Trainer,
     Tx,
@@ -98,6 +101,7 @@ class Booking(Protocol):
 class RunningRequest(Protocol):
     """A request that runs, as who closes its platform sees it."""
 
+    attribution: Attribution
     reserved: Admission | None
 
     def cut(self, error: Exception) -> None:
@@ -222,6 +226,17 @@ class Runtime:
     @listeners.default
     def _listeners_of_parts(self) -> "Sequence[Callable[[Runtime, Tx, object], None]]":
         return tuple(part.on_event for part in self.parts if part.on_event is not None)
+
+    def look(self, query: Callable[[Snapshot, float], S]) -> S:
+        """Read what shows whether others are alive; the query gets the time at which the look begins. How long that
+        takes does not count as silence of theirs, and after a look that fails it counts from anew."""
+        begun, since = self.clock.monotonic(), -inf
+        try:
+            found = self.store.read(lambda snapshot: query(snapshot, begun))
+            since = begun
+            return found
+        finally:
+            self.liveness.leave_out(since, self.clock.monotonic())
 
     def tell(self, tx: Tx, *events: object) -> None:
         """Let the parts that listen record what happens, in its transaction (`Part.on_event`)."""

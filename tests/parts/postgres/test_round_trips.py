@@ -15,7 +15,8 @@ from modelyard.parts.postgres.connections import Connector
 from modelyard.parts.postgres.round_trips_fast import PipelinedConnection
 from modelyard.parts.postgres.store import PostgresStore
 from modelyard.parts.postgres.wire import Wire
-from modelyard.platform.jobs.claims import Claimant, claim, take_ready
+from modelyard.platform.jobs.claims import Claimant, claim
+from modelyard.platform.jobs.shares import take_ready
 from modelyard.protocols import DomainStep, Tx
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -41,6 +41,7 @@ NO_TEXTS = {
     "RegisteredEntry": "of the host's catalogue",
     "RunSession": "what a client says of itself",
     "RunWeights": "weights",
+    "Sweep": "options of trainings, and which of them go on",
     "TrainingRun": "settings of a training",
     "WorkerRecord": "of the host's workers",
 }

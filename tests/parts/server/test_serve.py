@@ -19,7 +19,7 @@ from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.http.interface import Interface
 from modelyard.http.interfaces import STANDARD
 from modelyard.parts.server import commands, uvicorn_server
-from modelyard.parts.server.uvicorn_server import GRACE_SECONDS, GracefulServer
+from modelyard.parts.server.uvicorn_server import STREAM_SECONDS, GracefulServer
 from modelyard.worker import platform_of
 from polling import until
 
@@ -97,7 +97,7 @@ def test_a_served_platform_ends_though_a_client_has_stopped_reading(
     requested: list[uvicorn.Config] = []
     monkeypatch.setattr(uvicorn.Server, "run", lambda server: (not_run(server), requested.append(server.config)))
     call("serve", "--store", store)
-    assert requested[0].timeout_graceful_shutdown == GRACE_SECONDS
+    assert requested[0].timeout_graceful_shutdown == STREAM_SECONDS
 
 
 def test_isolated_jobs_have_the_same_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

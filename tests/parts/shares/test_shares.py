@@ -5,15 +5,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from click.testing import CliRunner
 
 from http_client import client_of
 from modelyard import Example, Message, Platform, Role, open_platform
 from modelyard.cli import main
-from modelyard.domain.job import Job
+from modelyard.domain.job import Demand, Job, JobProgress, QueueState, Tenant
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import Forbidden, InvalidInput
+from modelyard.parts.postgres.round_trips_fast import PipelinedConnection
 from modelyard.parts.postgres.store import PostgresStore
 from modelyard.parts.shares.service import EntityShare
 from share_simulation import Queue, check_shares
@@ -85,6 +87,8 @@ def test_it_is_set_and_listed_from_the_command_line(tmp_path: Path) -> None:
     listed = json.loads(run(main, ["shares", "list", "--json", *store]).output)
     assert listed == [{"entity": "acme", "weight": 3, "running": None, "running_of": {"sft": 2}}]
     assert "is not like sft=2" in run(main, ["shares", "set", "acme", "--running-of", "sft", *store]).output
+    twice = ["--running-of", "sft=1", "--running-of", "sft=2"]
+    assert "sft has more than one value" in run(main, ["shares", "set", "acme", *twice, *store]).output
 
 
 def test_a_priority_is_named_with_the_needs_and_kept_by_the_job() -> None:
@@ -117,6 +121,22 @@ def test_a_priority_comes_over_http() -> None:
         assert job.rank == -7
 
 
+def test_a_job_says_that_its_entity_has_as_many_as_it_may() -> None:
+    with open_platform() as platform:
+        first, second = (submitted(platform, "acme", name) for name in ("a", "b"))
+        platform.shares.set("acme", running_of={"sft": 1})
+        worker = platform.worker()
+        worker.beat()
+        assert platform.jobs.get(first).waiting_for is None
+        claimed = worker._runner.claim()
+        assert claimed is not None
+        assert claimed.job.id == first
+        reason = "a running job of 'acme' to end: it has as many as its share allows"
+        assert platform.jobs.get(second).waiting_for == platform.training.get(second).waiting_for == reason
+        worker._runner.give_back(claimed)
+        assert platform.jobs.get(second).waiting_for is None
+
+
 def test_shares_hold_in_postgresql(yard_address: str) -> None:
     with closing(PostgresStore(yard_address, RECORDS)) as store:
         queue, weights = Queue(Yard.build(store)), {"a": 1, "b": 3, "c": 2}
@@ -124,3 +144,47 @@ def test_shares_hold_in_postgresql(yard_address: str) -> None:
             queue.weigh(entity, weight)
             queue.submit(entity, 12)
         check_shares(queue.serve(20), weights)
+
+
+def test_a_newcomer_waits_for_one_job_in_postgresql(yard_address: str) -> None:
+    with closing(PostgresStore(yard_address, RECORDS)) as store:
+        queue = Queue(Yard.build(store))
+        queue.submit("crowd", 40)
+        assert queue.serve(10) == ["crowd"] * 10
+        queue.submit("guest")
+        assert queue.serve(2).index("guest") <= 1
+
+
+@pytest.mark.parametrize(("entities", "trips"), [(1, 6), (2000, 7)])
+def test_a_claim_in_postgresql_takes_few_round_trips_and_scans_no_table(
+    yard_address: str, monkeypatch: pytest.MonkeyPatch, entities: int, trips: int
+) -> None:
+    """However many entities wait."""
+    sent: list[list[tuple[str, Any]]] = []
+    real = PipelinedConnection.round_trip
+
+    def kept(connection: Any, statements: Any) -> Any:
+        sent.append([*statements])
+        return real(connection, statements)
+
+    with closing(PostgresStore(yard_address, RECORDS)) as store:
+        queue = Queue(Yard.build(store))
+        names = [f"e{number:04}" for number in range(entities)]
+        now = queue.yard.clock.now()
+        store.transact(lambda tx: tx.add_all([Tenant(name) for name in names]))
+        store.transact(lambda tx: tx.add_all([Demand(name, "sft", "base-model", 0, 0) for name in names]))
+        jobs = [
+            Job(name, "sft", name, "p", name, now, base_model="base-model", place=QueueState.READY) for name in names
+        ]
+        store.transact(lambda tx: tx.add_all(jobs))
+        store.transact(lambda tx: tx.add_all([JobProgress(name, now) for name in names]))
+        with psycopg.connect(yard_address, autocommit=True, cursor_factory=psycopg.RawCursor) as other:
+            other.execute("ANALYZE")
+            monkeypatch.setattr(PipelinedConnection, "round_trip", kept)
+            assert queue.claim() is not None
+            monkeypatch.undo()
+            other.execute("SET search_path TO modelyard")
+            tables = [pair for trip in sent for pair in trip if " FROM " in pair[0] and "LIMIT" in pair[0]]
+            plans = "\n".join(line for sql, values in tables for (line,) in other.execute(f"EXPLAIN {sql}", values))
+    assert len(sent) == trips
+    assert entities == 1 or ("Index" in plans and "Seq Scan" not in plans)

@@ -9,8 +9,8 @@ import pytest
 from modelyard import Platform, ScriptedBackend, open_platform
 from modelyard.errors import BackendError, InvalidInput, JobFailed, NotFound, StoreError
 from modelyard.formats.training_data import read_dataset
+from modelyard.parts import own_lane
 from modelyard.parts.traffic import job as collection_job
-from modelyard.platform.jobs import own_lane
 from modelyard.platform.jobs.runner import Runner
 from modelyard.testing import ManualClock
 

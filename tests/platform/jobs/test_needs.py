@@ -25,6 +25,7 @@ def test_a_job_waits_for_a_worker_with_the_accelerators_and_the_memory_that_it_n
     job = request(yard, accelerators=2, memory=64)
     for capacity in (Capacity(), Capacity(1), Capacity(2, 63), Capacity(0, None)):
         small = Worker(yard.runtime, InlineExecutor(), capacity=capacity)
+        small.beat()
         small.look()
         assert job.refresh().status is JobStatus.QUEUED
     needs = "sft of 'base-model' with 2 accelerators and 64 GiB of memory"

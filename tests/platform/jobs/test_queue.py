@@ -25,10 +25,8 @@ from modelyard.platform.jobs.claims import (
     claim_of,
     heartbeat,
     ready_in_lane,
-    ready_needs,
     record_events,
     require_claim,
-    take_ready,
 )
 from modelyard.platform.jobs.expired_claims import expire
 from modelyard.platform.jobs.queue import (
@@ -46,6 +44,7 @@ from modelyard.platform.jobs.queue import (
     save_resume,
     succeed,
 )
+from modelyard.platform.jobs.shares import demands_of, ready_needs, take_ready
 from modelyard.protocols import Snapshot
 
 JOB_TYPES = job_types_of(())
@@ -60,9 +59,9 @@ def put(yard: Any, lane: str = "lane", **fields: Any) -> Job:
 
 
 def ready(snapshot: Snapshot, lane: str | None = None) -> Job | None:
-    return (
-        take_ready(snapshot, "acme", ready_needs(snapshot, "acme")) if lane is None else ready_in_lane(snapshot, lane)
-    )
+    if lane is not None:
+        return ready_in_lane(snapshot, lane)
+    return take_ready(snapshot, "acme", ready_needs(snapshot, demands_of(snapshot, "acme")))
 
 
 def take(yard: Any, lane: str | None = None) -> Job:

@@ -19,10 +19,8 @@ from modelyard.platform.jobs.claims import (
     claim_of,
     heartbeat,
     ready_in_lane,
-    ready_needs,
     record_events,
     require_claim,
-    take_ready,
 )
 from modelyard.platform.jobs.expired_claims import expire
 from modelyard.platform.jobs.queue import (
@@ -35,6 +33,7 @@ from modelyard.platform.jobs.queue import (
     resume_paused,
     succeed,
 )
+from modelyard.platform.jobs.shares import demands_of, ready_needs, take_ready
 from modelyard.protocols import Tx
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock
@@ -47,7 +46,7 @@ LANES = ("a", "b")
 
 
 def _claim(tx: Tx, claimant: Claimant, now: datetime, lane: str | None) -> tuple[Job, JobProgress] | None:
-    ready = take_ready(tx, "acme", ready_needs(tx, "acme")) if lane is None else ready_in_lane(tx, lane)
+    ready = take_ready(tx, "acme", ready_needs(tx, demands_of(tx, "acme"))) if lane is None else ready_in_lane(tx, lane)
     return claim(tx, claimant, now, ready)
 
 

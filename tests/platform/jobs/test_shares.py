@@ -1,6 +1,7 @@
 """Jobs of entities are taken in turns, by weight; within an entity by priority; and no entity runs more than it may."""
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import attrs
@@ -9,18 +10,53 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from example_counts import examples
-from modelyard.domain.job import Job, JobKind, JobStatus, QueueState, Tenant
-from modelyard.domain.record import KEY
+from modelyard.domain.job import Demand, Job, JobKind, JobStatus, QueueState, Tenant
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.worker import Capacity
+from modelyard.platform.jobs.claims import Claimant, claim
 from modelyard.platform.jobs.expired_claims import READ_AT_ONCE
 from modelyard.platform.jobs.runner import Runner
-from modelyard.platform.jobs.shares import take_turn
+from modelyard.platform.jobs.shares import choose, take_turn
 from modelyard.stores.memory import MemoryStore
 from share_simulation import Queue, check_shares
 from yard_fixtures import Yard
 
 WEIGHTS = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 20), min_size=1)
+
+
+class CountingStore:
+    """Counts the records that each call of a snapshot returns."""
+
+    def __init__(self, store: Any) -> None:
+        self._store, self.rows = store, list[int]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def read(self, query: Any) -> Any:
+        return self._store.read(lambda snapshot: query(_Counting(snapshot, self.rows)))
+
+    def transact(self, step: Any, durable: bool = True) -> Any:
+        return self._store.transact(lambda tx: step(_Counting(tx, self.rows)), durable)
+
+
+class _Counting:
+    def __init__(self, snapshot: Any, rows: list[int]) -> None:
+        self._snapshot, self._rows = snapshot, rows
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._snapshot, name)
+
+        def call(*given: Any, **more: Any) -> Any:
+            answer = found(*given, **more)
+            self._rows.append(len(answer) if isinstance(answer, list) else 1)
+            return answer
+
+        return call if name in ("page", "select", "find", "get", "count") else found
+
+
+def counted(site: Queue) -> Any:
+    return CountingStore(site.yard.runtime.store)
 
 
 def queue() -> Queue:
@@ -79,11 +115,29 @@ def test_nobody_starves_whoever_comes_whenever(bursts: list[tuple[str, int, int]
     assert not +waiting
 
 
-def test_a_newcomer_waits_for_one_job_however_many_another_has_queued(memory: Queue) -> None:
-    memory.submit("crowd", 300)
-    assert memory.serve(100) == ["crowd"] * 100
-    memory.submit("guest")
-    assert memory.serve(2).index("guest") <= 1
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_a_newcomer_waits_for_one_job_however_many_another_has_queued(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    site = queue() if kind == "memory" else Queue(request.getfixturevalue("yard_on_disk"))
+    site.submit("crowd", 300)
+    assert site.serve(100) == ["crowd"] * 100
+    site.submit("guest")
+    assert site.serve(2).index("guest") <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 4])
+def test_of_ten_thousand_jobs_of_another_each_worker_ends_one_before_a_newcomer_runs(
+    memory: Queue, workers: int
+) -> None:
+    memory.submit("crowd", 10_000)
+    busy = [memory.claim() for _ in range(workers)]
+    memory.submit("guest", workers + 1)
+    for job in busy:
+        assert job is not None
+        memory.end(job)
+    assert memory.serve(1) == ["guest"]
 
 
 def test_who_was_away_gets_nothing_for_it(memory: Queue) -> None:
@@ -149,7 +203,8 @@ def test_no_entity_runs_more_than_it_may_and_a_limit_leaves_no_place_empty(
         free = [one for one in left if mine[""] < limits.get("", 9) and mine[one] < limits.get(one, 9)]
         if len(running) < 4 and (free or any(number for (one, _), number in queued.items() if one == "b")):
             runner = site.yard.runner()
-            assert site.yard.runtime.store.read(runner._next_tenant) is not None
+            entity, _ = choose(site.yard.runtime.store, runner._fits())
+            assert entity is not None
 
 
 def test_a_limit_of_an_entity_is_at_most_what_runs_until_one_ends(memory: Queue) -> None:
@@ -171,32 +226,119 @@ def test_a_worker_that_chose_before_another_has_reached_the_limit_takes_nothing(
     memory.weigh("a", limits={"": 1})
     memory.submit("a", 2)
     store, runner = memory.yard.runtime.store, memory.yard.runner()
-    chosen = store.read(runner._next_tenant)
-    assert chosen is not None
+    entity, _ = choose(store, runner._fits())
+    assert entity is not None
     assert memory.claim() is not None
-    assert store.transact(lambda tx: take_turn(tx, *chosen)) is None
+    claim_it = partial(claim, claimant=Claimant("w"), now=memory.yard.clock.now())
+    assert store.transact(lambda tx: take_turn(tx, entity, runner._fits(), 0, claim_it))[0] is None
 
 
 def test_jobs_from_before_entities_had_shares_are_claimed(memory: Queue) -> None:
     """Of all entities, also if the oldest job cannot run, and if there are more than are read at once."""
     memory.submit("cards", READ_AT_ONCE, accelerators=4)
     jobs = [job for entity in "abc" for job in memory.submit(entity)]
-    for entity in ("cards", *"abc"):
-        memory.yard.runtime.store.transact(lambda tx, entity=entity: tx.remove(Tenant, entity))
-    memory.yard.runtime.store.transact(lambda tx: tx.add(Tenant("cards", waiting=True)))
+    store = memory.yard.runtime.store
+    for one in store.read(lambda snapshot: snapshot.page(Demand, "by_turn")):
+        store.transact(lambda tx, one=one: tx.remove(Demand, *attrs.astuple(one)[:5]))
+    for entity in "ab":
+        store.transact(lambda tx, entity=entity: tx.remove(Tenant, entity))
     worker = memory.yard.worker()
     worker.run_until_idle()
     worker.run_until_idle()
     assert all(memory.yard.job(job.id).status is not JobStatus.QUEUED for job in jobs)
 
 
-def test_who_waits_for_nothing_is_noted_once(memory: Queue) -> None:
-    (job,) = memory.submit("a")
+AMOUNTS = st.tuples(st.sampled_from([JobKind.SFT, JobKind.RL]), st.integers(0, 3), st.integers(0, 3))
+
+
+@examples(60)
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), AMOUNTS, st.integers(-1, 1)), max_size=30),
+    st.sampled_from([Capacity(0, 0), Capacity(1, 2), Capacity(2, None), Capacity(None, 1), Capacity(None, None)]),
+    st.integers(1, 4),
+    st.integers(1, 4),
+)
+def test_whatever_stands_before_it_a_job_that_can_run_is_claimed_in_its_turn(
+    jobs: list[tuple[str, tuple[str, int, int], int]], capacity: Capacity, page: int, demands: int
+) -> None:
+    """With any pages, and however few needs have a demand of their own; in the order of the entities' turns."""
+    site, limits = queue(), pytest.MonkeyPatch()
+    with limits.context() as patch:
+        patch.setattr("modelyard.platform.jobs.shares.PAGE", page)
+        patch.setattr("modelyard.platform.jobs.shares.MOST_DEMANDS", demands)
+        waiting: list[Job] = []
+        for entity, (kind, accelerators, memory), rank in jobs:
+            waiting += site.submit(entity, kind=kind, rank=rank, accelerators=accelerators, memory=memory)
+        turns: Counter[str] = Counter()
+        while able := [job for job in waiting if capacity.gives(job.needs)]:
+            claimed = site.claim(Runner(site.yard.runtime, capacity=capacity))
+            assert claimed is not None
+            assert capacity.gives(claimed.needs)
+            least = min(turns[job.entity] for job in able)
+            assert turns[claimed.entity] == least
+            mine = [job.rank for job in able if job.entity == claimed.entity]
+            assert demands < 4 or claimed.rank == min(mine)
+            turns[claimed.entity] += 1
+            waiting.remove(next(job for job in waiting if job.id == claimed.id))
+            site.end(claimed)
+        assert site.claim(Runner(site.yard.runtime, capacity=capacity)) is None
+
+
+def test_of_entities_with_many_needs_the_next_is_asked_if_the_first_has_no_job_that_fits(
+    memory: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("modelyard.platform.jobs.shares.PAGE", 1)
+    monkeypatch.setattr("modelyard.platform.jobs.shares.MOST_DEMANDS", 1)
+    for entity in "ab":
+        memory.submit(entity, accelerators=1)
+        memory.submit(entity, accelerators=2)
+    (mine,) = memory.submit("b")
     claimed = memory.claim()
     assert claimed is not None
+    assert claimed.id == mine.id
+
+
+def test_a_claim_that_a_crash_of_the_database_has_undone_is_made_again_for_the_run_that_goes_on(memory: Queue) -> None:
+    """And not run twice in one process."""
+    (job,) = memory.submit("a")
+    store, runner = memory.yard.runtime.store, memory.yard.runner()
+    before = memory.yard.job(job.id), memory.yard.progress(job.id)
+    claimed = runner.claim()
+    assert claimed is not None
+    for record in before:
+        store.transact(lambda tx, record=record: tx.replace(record))
+    assert runner.claim() is None
+    assert runner.claimed_jobs == (claimed,)
+    claimed.record("gradient_step", {"loss": 1.0}, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", ["needs of one", "entities", "needs of many", "entities that wait for nothing"])
+def test_a_claim_reads_as_little_whatever_stands_before_it(memory: Queue, before: str) -> None:
+    """That a worker cannot run."""
+    entities = 3 if before == "needs of one" else 400
+    for number in range(400):
+        entity = f"crowd-{number % entities}"
+        amount = number if before.startswith("needs") else 1
+        cards = 0 if before == "entities that wait for nothing" else 1
+        kind = JobKind.RL if number % 2 else JobKind.DPO
+        jobs = memory.submit(entity, accelerators=cards, memory=amount, kind=kind)
+        if not cards:
+            memory.cancel(jobs[0])
+    (mine,) = memory.submit("guest")
+    reads = counted(memory)
+    claimed = Runner(attrs.evolve(memory.yard.runtime, store=reads)).claim()
+    assert claimed is not None
+    assert claimed.job.id == mine.id
+    assert sum(reads.rows) <= 700
+
+
+def test_who_waits_for_nothing_is_noted_once(memory: Queue) -> None:
+    (job,) = memory.submit("a")
+    assert memory.claim() is not None
     assert memory.claim() is None
-    tenant = memory.yard.runtime.store.read(lambda snapshot: snapshot.find(Tenant, KEY, "a"))
-    assert (tenant.waiting, memory.yard.job(job.id).place) == (False, QueueState.CLAIMED)
+    assert memory.yard.runtime.store.read(lambda snapshot: snapshot.page(Demand, "by_turn")) == []
+    assert memory.yard.job(job.id).place is QueueState.CLAIMED
 
 
 @pytest.mark.slow
@@ -204,35 +346,7 @@ def test_who_waits_for_nothing_is_noted_once(memory: Queue) -> None:
 def test_a_claim_reads_as_much_however_long_the_queue_is(memory: Queue, queued: int) -> None:
     for entity in "abc":
         memory.submit(entity, queued // 3)
-    reads: list[int] = []
-
-    class Counting:
-        def __init__(self, snapshot: Any) -> None:
-            self._snapshot = snapshot
-
-        def __getattr__(self, name: str) -> Any:
-            found = getattr(self._snapshot, name)
-
-            def call(*given: Any, **more: Any) -> Any:
-                answer = found(*given, **more)
-                reads.append(len(answer) if isinstance(answer, list) else 1)
-                return answer
-
-            return call if name in ("page", "select", "find", "get", "count") else found
-
-    store = memory.yard.runtime.store
-    real_read, real_transact = store.read, store.transact
-
-    class Counted:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(store, name)
-
-        def read(self, query: Any) -> Any:
-            return real_read(lambda snapshot: query(Counting(snapshot)))
-
-        def transact(self, step: Any, durable: bool = True) -> Any:
-            return real_transact(lambda tx: step(Counting(tx)), durable)
-
-    runner = Runner(attrs.evolve(memory.yard.runtime, store=Counted()))
+    store = counted(memory)
+    runner = Runner(attrs.evolve(memory.yard.runtime, store=store))
     assert runner.claim() is not None
-    assert (len(reads), sum(reads)) == (6, 7)
+    assert (len(store.rows), sum(store.rows)) == (5, 7)

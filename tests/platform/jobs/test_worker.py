@@ -19,9 +19,9 @@ from modelyard.executors.inline import InlineExecutor
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.platform.job_types import job_types_of
 from modelyard.platform.jobs.announced import alive
-from modelyard.platform.jobs.claims import ready_needs
 from modelyard.platform.jobs.queue import enqueue
 from modelyard.platform.jobs.runner import BEATS_PER_LEASE, Runner
+from modelyard.platform.jobs.shares import demands_of, ready_needs
 from modelyard.platform.jobs.worker import Worker
 from modelyard.platform.liveness import LivenessMonitor
 from modelyard.protocols import SavedState, Started, Step, Store, Trained, Tx
@@ -475,7 +475,7 @@ def test_a_worker_passes_over_jobs_that_it_cannot_run_without_reading_each(yard:
         yard.sft(2, f"m{number}")
     other = yard.new_job("elsewhere", JobKind.RESCORE)
     yard.runtime.store.transact(lambda tx: enqueue(tx, other, 1000))
-    needs = yard.runtime.store.read(lambda snapshot: ready_needs(Counting(snapshot), "acme"))
+    needs = yard.runtime.store.read(lambda snapshot: ready_needs(Counting(snapshot), demands_of(snapshot, "acme")))
     assert needs == [Needs(JobKind.SFT, "base-model"), Needs(JobKind.RESCORE)]
     assert sum(map(len, reads)) == 2
     claimed = Runner(attrs.evolve(yard.runtime, trainers=())).claim()

@@ -44,6 +44,7 @@ def _job() -> "JobType":
         records.FAILED,
         ends.end_batch,
         shares_files=ends.keeps_files,
+        reads=job.input_of,
         longest_pause=longest_row,
     )
 

@@ -79,6 +79,8 @@ class Batches:
 
         def step(tx: Tx) -> tuple[Job, BatchJob]:
             job = enqueue(tx, requested, most)
+            if get_or_none(tx, StoredFile, file.id) is None:  # removed since it was checked
+                raise NotFound("File", file.id)
             return job, BatchJob.of(job, tx.get(JobProgress, job.id))
 
         job, batch = self._runtime.store.transact(step)

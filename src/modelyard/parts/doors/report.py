@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from modelyard.parts.reports.operations import operations_page
     from modelyard.parts.reports.records import records_table
     from modelyard.parts.reports.run_files import run_html, run_junit, run_markdown, run_notebook
+    from modelyard.parts.reports.training_pages import save_job, save_model
     from modelyard.parts.reports.training_plots import job_plot, metric_table, model_plot
 
 HOMES = {
@@ -31,6 +32,7 @@ HOMES = {
         "run_markdown",
         "run_notebook",
     ),
+    "parts.reports.training_pages": ("save_job", "save_model"),
     "parts.reports.training_plots": (
         "job_plot",
         "metric_table",
@@ -53,4 +55,6 @@ __all__: list[str] = [
     "run_junit",
     "run_markdown",
     "run_notebook",
+    "save_job",
+    "save_model",
 ]

@@ -12,7 +12,6 @@ from modelyard import process_identity
 from modelyard.domain.record import Record
 from modelyard.errors import MissingExtra, StoreClosed, StoreError, UsedAfterFork
 from modelyard.protocols import Month, MonthlyStore, Snapshot, Store, Subscription, Tx
-from modelyard.stores.copying import back_up_to_file
 from modelyard.stores.group_commit import GroupCommit
 from modelyard.stores.schema_changes import CHANGES
 from modelyard.stores.table_changes import SchemaChange
@@ -23,13 +22,15 @@ except ImportError as error:
     raise MissingExtra("psycopg", "postgres") from error
 
 from modelyard.parts.postgres import months
+from modelyard.parts.postgres.backup import back_up_to_file
 from modelyard.parts.postgres.connections import Connector, ReadPool
 from modelyard.parts.postgres.notices import Notices
 from modelyard.parts.postgres.pages import Row
 from modelyard.parts.postgres.rows import plans_of
-from modelyard.parts.postgres.schema import COMMITS, MIGRATIONS, has_table, migrate_schema, open_schema, other_tables
+from modelyard.parts.postgres.schema import COMMITS, has_table, migrate_schema, open_schema, other_tables
 from modelyard.parts.postgres.tx import PostgresTx
 from modelyard.parts.postgres.writer import GroupWriter
+from modelyard.stores.history import MIGRATIONS
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -27,7 +27,7 @@ def _responses() -> "type[Responses]":
 
 
 def _job() -> "JobType":
-    from modelyard.parts.responses import background
+    from modelyard.parts.responses import background, conversation
     from modelyard.parts.responses.records import RESPONSE_JOB
     from modelyard.platform.jobs.job_type import JobType, answers, longest_row
 
@@ -39,6 +39,7 @@ def _job() -> "JobType":
         background.end_with_job,
         found_by_lane=True,
         can_run=answers,
+        reads=conversation.read_by,
         longest_pause=longest_row,
     )
 

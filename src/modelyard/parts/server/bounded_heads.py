@@ -51,6 +51,10 @@ def raise_descriptors() -> int:
 
 
 class BoundedProtocol(JoiningProtocol):
+    """Ends connections without a whole head in time. `_left` is how many bytes the head may still have; `_late` is the
+    timer that ends it, and `_unread` the one for an answer that the client does not read. `_moved` is whether the last
+    data were of a body. `pipeline` are the requests that wait for the answer to one before them."""
+
     bounds: Bounds = Bounds()
     pipeline: Any = ()
     _left = 0

@@ -11,7 +11,7 @@ from modelyard.asgi import Application
 from modelyard.parts.server.bounded_heads import BoundedProtocol, Bounds, raise_descriptors
 from modelyard.parts.server.joined_writes import uvicorn
 
-GRACE_SECONDS = 10
+STREAM_SECONDS = 10
 """How long streams may continue when the server is stopped: their clients may have stopped reading."""
 
 STARTUP_FAILURE = 3
@@ -23,7 +23,7 @@ OPTIONS: Mapping[str, Any] = {
     "access_log": False,  # each request has a line of our own
     "server_header": False,
     "proxy_headers": False,  # `behind_proxy` reads them
-    "timeout_graceful_shutdown": GRACE_SECONDS,
+    "timeout_graceful_shutdown": STREAM_SECONDS,
 }
 
 

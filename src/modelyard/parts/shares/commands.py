@@ -3,10 +3,16 @@
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.terminal import StoreName, json_option, opened, show_values, store_option
-from modelyard.errors import InvalidInput
+from modelyard.cli.terminal import Pairs, StoreName, json_option, names_once, opened, show_values, store_option
 
 COLUMNS = ("entity", "weight", "running", "running_of")
+
+
+def _limit(text: str) -> tuple[str, int]:
+    kind, _, number = text.partition("=")
+    if not kind or not number.isdecimal():
+        raise click.BadParameter(f"{text!r} is not like sft=2")
+    return kind, int(number)
 
 
 @click.group(cls=Group)
@@ -30,20 +36,24 @@ def list_shares(store: StoreName, as_json: bool) -> None:
     "--weight", default=1, show_default=True, help="How many jobs it gets, for each of an entity of weight 1."
 )
 @click.option("--running", type=int, help="How many of its jobs may run at a time; by default any number.")
-@click.option("--running-of", multiple=True, metavar="KIND=N", help="The same for jobs of a kind; repeat for more.")
+@click.option(
+    "--running-of",
+    type=_limit,
+    callback=names_once,
+    multiple=True,
+    metavar="KIND=N",
+    help="The same for jobs of a kind; repeat for more.",
+)
 @json_option
 def set_share(
-    store: StoreName, entity: str, weight: int, running: int | None, running_of: tuple[str, ...], as_json: bool
+    store: StoreName,
+    entity: str,
+    weight: int,
+    running: int | None,
+    running_of: Pairs,
+    as_json: bool,
 ) -> None:
     """Replace the share of ENTITY in the workers."""
     with opened(store) as platform:
-        kinds = dict(map(_limit, running_of))
-        share = platform.shares.set(entity, weight=weight, running=running, running_of=kinds)
+        share = platform.shares.set(entity, weight=weight, running=running, running_of=dict(running_of))
     show_values(as_json, COLUMNS, [share])
-
-
-def _limit(text: str) -> tuple[str, int]:
-    kind, _, number = text.partition("=")
-    if not kind or not number.isdecimal():
-        raise InvalidInput.at("running_of", msg=f"{text!r} is not like sft=2")
-    return kind, int(number)

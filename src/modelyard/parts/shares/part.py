@@ -8,6 +8,7 @@ from modelyard.part import Command, Part
 if TYPE_CHECKING:
     from modelyard.http.route import Route
     from modelyard.parts.shares.service import Shares
+    from modelyard.platform.runtime import Runtime
 
 
 def _shares() -> "type[Shares]":
@@ -22,6 +23,12 @@ def _routes() -> "Sequence[Route]":
     return ROUTES
 
 
+def _upkeep(runtime: "Runtime") -> None:
+    from modelyard.parts.shares.without_worker import JobsWithoutWorker
+
+    runtime.cache.slot_of(JobsWithoutWorker, lambda: JobsWithoutWorker(runtime)).look()
+
+
 _HOME = "modelyard.parts.shares.commands"
 
 PART = Part(
@@ -29,4 +36,5 @@ PART = Part(
     resources={"shares": _shares},
     routes={"operations": _routes},
     commands={"shares": Command("Operate", f"{_HOME}:shares", "Set what entities get of the workers.")},
+    upkeep=_upkeep,
 )

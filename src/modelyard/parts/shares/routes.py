@@ -7,9 +7,8 @@ import attrs
 from modelyard.formats.converter import structure_exactly
 from modelyard.http.interface import Auth
 from modelyard.http.interfaces import OPERATIONS
-from modelyard.http.message import Response, json_response, problems_at
+from modelyard.http.message import Response, answering, json_response, problems_at
 from modelyard.http.route import Body, Route, RouteCall, documented_route
-from modelyard.parts.shares.service import EntityShare
 
 SHARE = "/v1/admin/shares/{entity}"
 
@@ -26,12 +25,15 @@ class ShareChange:
 
 @attrs.frozen
 class ShareObject:
-    """The share of an entity in the workers."""
+    """The share of an entity in the workers: every member, also those that were not set."""
 
     entity: str
     weight: int
     running: int | None
     running_of: dict[str, int]
+
+
+_shown = answering(ShareObject, running_of=lambda share: dict(share.running_of))
 
 
 def show_share(call: RouteCall) -> Response:
@@ -49,10 +51,6 @@ def set_share(call: RouteCall) -> Response:
             call.params["entity"], weight=body.weight, running=body.running, running_of=body.running_of
         )
     return json_response(_shown(share))
-
-
-def _shown(share: EntityShare) -> ShareObject:
-    return ShareObject(share.entity, share.weight, share.running, dict(share.running_of))
 
 
 _route = partial(documented_route, OPERATIONS, Auth.BEARER)

@@ -8,7 +8,7 @@ from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.job import Tenant
 from modelyard.domain.record import KEY
 from modelyard.errors import Forbidden, InvalidInput, Problem
-from modelyard.platform.jobs.shares import ALL_KINDS, MOST_RUNNING, ready
+from modelyard.platform.jobs.shares import ALL_KINDS, MOST_RUNNING, announce_all
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import cursor_at, index_listing
 from modelyard.platform.runtime import Runtime
@@ -68,7 +68,7 @@ class Shares:
                 tx.add(Tenant(entity, weight=weight, limits=limits))
             else:
                 tx.replace(attrs.evolve(tenant, weight=weight, limits=limits))
-                ready(tx, entity)
+                announce_all(tx, entity)
             return tx.get(Tenant, entity)
 
         return EntityShare.of(self._runtime.store.transact(step))

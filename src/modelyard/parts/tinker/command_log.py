@@ -20,7 +20,7 @@ from modelyard.parts.tinker.records import (
     future_topic,
     run_topic,
 )
-from modelyard.platform.jobs.turns import unpark
+from modelyard.parts.tinker.turns import unpark
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot, Tx
 

@@ -27,11 +27,11 @@ from modelyard.parts.tinker.command_log import (
 )
 from modelyard.parts.tinker.held_run import keep_held, take_held
 from modelyard.parts.tinker.records import FutureStatus, RunCommand, TrainingRun, run_topic
+from modelyard.parts.tinker.turns import park, rotate
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, record_events, require_claim
 from modelyard.platform.jobs.queue import announce, fail, save_resume, succeed
 from modelyard.platform.jobs.runner import sentence
 from modelyard.platform.jobs.shares import READY
-from modelyard.platform.jobs.turns import park, rotate
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.training.billing import book_tokens, cost_of, require_budget
 from modelyard.platform.training.job_files import Files

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from modelyard.cli.terminal import StoreName, json_option, opened, show_fields, store_option
+from modelyard.cli.terminal import StoreName, json_option, names_once, opened, show_fields, store_option
 from modelyard.errors import JobFailed
 
 PROMPT = "Is this a good answer? Say yes or no.\n\nQuestion: {prompt}\n\nAnswer: {output}"
@@ -43,7 +43,9 @@ def _pattern(text: str) -> re.Pattern[str]:
 @click.option("--source", "sources", multiple=True, help="chat, responses or traces; repeat for more. All by default.")
 @click.option("--since", type=_moment, metavar="TIME", help="Only from this time on, such as 2026-11-23.")
 @click.option("--until", type=_moment, metavar="TIME", help="Only before this time.")
-@click.option("--metadata", type=_pair, multiple=True, metavar="KEY=VALUE", help="Only with these metadata.")
+@click.option(
+    "--metadata", type=_pair, callback=names_once, multiple=True, metavar="KEY=VALUE", help="Only with these metadata."
+)
 @click.option("--score", metavar="PATH", help="Where feedback has a value, such as up; what has none is left out.")
 @click.option("--judge", metavar="MODEL", help="A model that scores the answers, instead of --score.")
 @click.option("--judge-prompt", default=PROMPT, metavar="TEXT", help="What it is asked, with {prompt} and {output}.")
@@ -59,6 +61,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 @click.option("--project", help="Only of this project; the dataset is in it, else in the default one.")
 @click.option("--entity", help="Of this entity.")
 @click.option("--train", metavar="MODEL", help="Train MODEL on them: by SFT, with --pairs by DPO.")
+@click.option("--idempotency-key", metavar="KEY", help="The same command with the same KEY makes one job only.")
 @click.option("--no-wait", is_flag=True, help="Leave the job to a worker, and print its id.")
 @json_option
 def collect(
@@ -73,6 +76,7 @@ def collect(
     judge_scale: str,
     train: str | None,
     no_wait: bool,
+    idempotency_key: str | None,
     as_json: bool,
     **conditions: Any,
 ) -> None:
@@ -89,7 +93,7 @@ def collect(
         conditions["score"] = {"type": "llm_judge", "model": judge, **scale}
     with opened(store) as platform:
         chosen = {**conditions, "metadata": dict(metadata), "redact": (*redact, *patterns)}
-        handle = platform.traffic.submit(name, train=train, **chosen)
+        handle = platform.traffic.submit(name, train=train, idempotency_key=idempotency_key, **chosen)
         job, shown = handle.refresh(), dict[str, Any]()
         try:
             if not no_wait:

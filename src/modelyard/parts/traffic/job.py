@@ -11,6 +11,7 @@ import attrs
 from modelyard.domain.job import JobKind, JobProgress
 from modelyard.domain.training import Dataset
 from modelyard.parts.batches.parts import PartWriter
+from modelyard.parts.own_lane import end_job
 from modelyard.parts.traffic.collected import Collected
 from modelyard.parts.traffic.collector import Collector
 from modelyard.parts.traffic.kept_rows import KeptRows
@@ -18,7 +19,6 @@ from modelyard.parts.traffic.records import STARTED
 from modelyard.parts.traffic.request import CollectRequest
 from modelyard.platform.artifacts import remove_loose
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, job_topic
-from modelyard.platform.jobs.own_lane import end_job
 from modelyard.platform.jobs.queue import save_resume
 from modelyard.platform.training.service import Training
 from modelyard.protocols import Tx

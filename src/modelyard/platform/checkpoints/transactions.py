@@ -16,8 +16,7 @@ from modelyard.errors import Conflict, NotFound
 from modelyard.platform.catalogue.offered_models import refuse_offered
 from modelyard.platform.checkpoints.aliases import aliased, refuse_aliased
 from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.queue import cancel, first_in_lane
-from modelyard.platform.jobs.turns import parked_in_lane
+from modelyard.platform.jobs.queue import cancel, first_in_lane, parked_in_lane
 from modelyard.platform.listing import BATCH, Cursor
 from modelyard.platform.owned import artifacts_of, remove_owned
 from modelyard.platform.paging import cursor_at, get_or_none, remove_if_present

@@ -122,7 +122,7 @@ def call_with_retries(model: ModelUnderTest, row: Mapping[str, Any], seed: int, 
             pause = next(pauses, None) if _may_pass(error) else None
             if pause is None:
                 return ModelCall(None, error_text(error), attempts, max(0.0, clock.monotonic() - begun))
-            seconds = max(pause, getattr(error, "retry_after", 0.0))
+            seconds = max(pause, getattr(error, "retry_after", None) or 0.0)
             yield Await(partial(clock.asleep, seconds), partial(clock.sleep, seconds))
 
 

@@ -211,14 +211,14 @@ class Evaluations:
         """Yield the events of a run, live, until it has ended. `after` is the id of the event to start after. If no
         worker is alive, this thread works on the run; leaving the loop gives it back. Without `follow`, only the events
         recorded so far are yielded, which are none for a client's own run. Raises `NotFound`."""
-        if follow:
-            return events.follow_events(self._runtime, self._principal, run_id, after)
         find_run(self._runtime, self._principal, run_id)
-        return events.events_after(self._runtime, run_id, after)
+        return events.follow_events(self._runtime, self._principal, run_id, after, follow)
 
-    async def aevents(self, run_id: str, after: str | None = None) -> AsyncIterator[TrainingEvent]:
+    async def aevents(
+        self, run_id: str, after: str | None = None, *, follow: bool = True
+    ) -> AsyncIterator[TrainingEvent]:
         """Yield the events of a run live, like `events`, without blocking the event loop."""
-        async for event in events.afollow_events(self._runtime, self._principal, run_id, after):
+        async for event in events.afollow_events(self._runtime, self._principal, run_id, after, follow):
             yield event
 
     # ---- results
@@ -269,9 +269,9 @@ class Evaluations:
 
     def compare(
         self,
-        *,
         baseline: AnyRun | ExportedFile,
         candidate: AnyRun | ExportedFile,
+        *,
         project: str | None = None,
         entity: str | None = None,
         **options: Unpack[ReportKeywords],
@@ -287,9 +287,9 @@ class Evaluations:
 
     def assert_not_worse(
         self,
-        *,
         baseline: AnyRun | ExportedFile,
         candidate: AnyRun | ExportedFile,
+        *,
         metric: str | None = None,
         margin: float = 0.0,
         **options: Unpack[ReportKeywords],

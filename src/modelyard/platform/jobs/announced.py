@@ -1,13 +1,14 @@
 """Announced workers, and which of them are alive."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from math import inf
 
 from modelyard.domain.job import Job, JobStatus, QueueState
 from modelyard.domain.record import KEY
 from modelyard.domain.worker import WORKER, WorkerProcess, WorkerRecord
 from modelyard.errors import NoWorker
+from modelyard.platform.jobs.shares import limit_reached
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import died_here
 from modelyard.protocols import DomainStep, Snapshot, Tx
@@ -25,7 +26,7 @@ Host = WorkerProcess | WorkerRecord
 
 
 def alive(runtime: Runtime) -> bool:
-    return any(still < runtime.settings.lease for _, still in runtime.store.read(partial(_hosts, runtime)))
+    return any(still < runtime.settings.lease for _, still in runtime.look(partial(_hosts, runtime)))
 
 
 def require_worker(runtime: Runtime, what: str = "job") -> None:
@@ -38,14 +39,23 @@ def require_worker(runtime: Runtime, what: str = "job") -> None:
 
 
 def live_workers(runtime: Runtime, snapshot: Snapshot) -> list[WorkerRecord]:
-    hosts = {host.id for host, still in _hosts(runtime, snapshot) if still < runtime.settings.lease}
+    now, lease = runtime.clock.monotonic(), runtime.settings.lease
+    hosts = {host.id for host, still in _hosts(runtime, snapshot, now) if still < lease}
     workers = snapshot.page(WorkerRecord, "all", "worker", limit=MAX_WORKERS) if hosts else ()
     return [worker for worker in workers if (worker.process_id or worker.id) in hosts]
 
 
-def waiting_for(job: Job, workers: Sequence[WorkerRecord]) -> str | None:
-    """Return what a queued job waits for, except its place in the queue, given the workers that are alive; None for
-    nothing."""
+def waits_of(runtime: Runtime, snapshot: Snapshot, jobs: Iterable[Job]) -> Callable[[Job], str | None]:
+    """Return the function that says what these jobs wait for, except their places in the queue; None for nothing."""
+    queued = any(job.status is JobStatus.QUEUED for job in jobs)
+    return partial(
+        waiting_for,
+        workers=live_workers(runtime, snapshot) if queued else (),
+        limit=cache(partial(limit_reached, snapshot)),
+    )
+
+
+def waiting_for(job: Job, workers: Sequence[WorkerRecord], limit: Callable[[str, str], str | None]) -> str | None:
     if job.status is not JobStatus.QUEUED:
         return None
     if job.place is QueueState.PAUSED:
@@ -54,36 +64,44 @@ def waiting_for(job: Job, workers: Sequence[WorkerRecord]) -> str | None:
         return f"its next attempt: {job.held_back}"
     if job.place is QueueState.CLAIMED:
         return "room in the executor of its worker"
-    able = [worker.id for worker in workers if str(job.needs) not in worker.declines]
-    if len(able) == len(workers):
-        return None if workers else "a worker: none is alive"
+    able = [worker.id for worker in workers if worker.can_run(job.needs)]
+    if not workers:
+        return "a worker: none is alive"
     if not able:
-        have = "what it needs" if job.accelerators or job.memory else "the trainer or the model for it"
-        return f"a worker that can run {job.needs}: none that is alive has {have}"
-    return f"one of the workers that can run {job.needs}: {', '.join(able[:SHOWN])}"
+        return without_worker(job)
+    if job.place is QueueState.READY and (reason := limit(job.entity, job.kind)):
+        return reason
+    return (
+        None if len(able) == len(workers) else f"one of the workers that can run {job.needs}: {', '.join(able[:SHOWN])}"
+    )
+
+
+def without_worker(job: Job) -> str:
+    have = "what it needs" if job.accelerators or job.memory else "the trainer or the model for it"
+    return f"a worker that can run {job.needs}: none that is alive has {have}"
 
 
 def watches_over_others(runtime: Runtime, me: str) -> bool:
     """Return whether a process is among the first that are alive, which reclaim from the dead for all others."""
 
-    def alive_before(snapshot: Snapshot) -> int:
+    def alive_before(snapshot: Snapshot, now: float) -> int:
         first = snapshot.page(WorkerProcess, "all", limit=FIRST)
         beats = {process.id: process.beat for process in first if process.id < me}
-        still = runtime.liveness.idle_seconds("first processes", beats, runtime.clock.monotonic())
+        still = runtime.liveness.idle_seconds("first processes", beats, now)
         return sum(seconds < runtime.settings.lease for seconds in still.values())
 
-    return runtime.store.read(alive_before) < WATCHERS
+    return runtime.look(alive_before) < WATCHERS
 
 
 def forget_dead(runtime: Runtime) -> None:
     """Remove processes without a heartbeat for the lease, and their workers. One that wakes up announces itself
     again."""
-    for seen, still in runtime.store.read(partial(_hosts, runtime)):
+    for seen, still in runtime.look(partial(_hosts, runtime)):
         if still >= runtime.settings.lease:
             runtime.store.transact(DomainStep(partial(_forget, seen=seen), [(WORKER, seen.id)]))
 
 
-def _hosts(runtime: Runtime, snapshot: Snapshot) -> list[tuple[Host, float]]:
+def _hosts(runtime: Runtime, snapshot: Snapshot, now: float) -> list[tuple[Host, float]]:
     """Return the processes with workers, and for how many seconds each was idle: for ever, if it is dead on this
     machine."""
     found: list[Host] = [
@@ -91,7 +109,7 @@ def _hosts(runtime: Runtime, snapshot: Snapshot) -> list[tuple[Host, float]]:
         *snapshot.page(WorkerRecord, "by_process", "", limit=MAX_WORKERS),
     ]
     beats = {host.id: host.beat for host in found}
-    still = runtime.liveness.idle_seconds("workers", beats, runtime.clock.monotonic())
+    still = runtime.liveness.idle_seconds("workers", beats, now)
     return [(host, inf if died_here(host.process) else still[host.id]) for host in found]
 
 

@@ -1,6 +1,6 @@
 """Claims of jobs: who may run which, whether a claim still holds, for whom its holder acts, and what it may write."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +17,6 @@ from modelyard.domain.job import (
     JobEvent,
     JobProgress,
     JobStatus,
-    Needs,
     NewEvent,
     QueueState,
     SupersededEvent,
@@ -31,35 +30,7 @@ from modelyard.protocols import DomainStep, Snapshot, Tx
 _event = maker(JobEvent)
 _NEW = Gain.NEW  # before Python 3.12, a member of an enum takes ten times as long to look up as a global
 
-_BEFORE_ALL = -1
-"""A number before that of every job in order of arrival."""
-MOST_NEEDS, MOST_RANK = 100, 100_000
-
 # ---- a worker's claim --------------------------------------------------------------------------------------------
-
-
-def ready_needs(snapshot: Snapshot, entity: str) -> list[Needs]:
-    """Return what the ready jobs of an entity need, each once, that of its first job first. It takes one index probe
-    for each, however many jobs there are, and `MOST_NEEDS` at most."""
-    firsts: list[Job] = []
-    after: tuple[object, ...] | None = None
-    while len(firsts) < MOST_NEEDS and (
-        page := snapshot.page(Job, "needs", QueueState.READY, entity, after=after, limit=1)
-    ):
-        job = page[0]
-        firsts.append(job)
-        # The next amount of memory, and not the end of this one: a store finds it without reading the jobs between.
-        after = (job.kind, job.base_model, job.accelerators, job.memory + 1, -MOST_RANK - 1, _BEFORE_ALL)
-    return [job.needs for job in sorted(firsts, key=lambda job: (job.rank, job.seq))]
-
-
-def take_ready(tx: Tx, entity: str, needs: Iterable[Needs]) -> Job | None:
-    for one in needs:
-        where = (one.kind, one.base_model, one.accelerators, one.memory)
-        job = tx.take(Job, "by_needs", QueueState.READY, entity, *where)
-        if job is not None:
-            return job
-    return None
 
 
 def ready_in_lane(snapshot: Snapshot, lane: str) -> Job | None:

@@ -3,14 +3,16 @@
 from collections.abc import Callable, Collection
 from datetime import datetime
 from functools import cache, partial
+from math import inf
 
 from modelyard.domain.events import LeaseTaken
-from modelyard.domain.job import Claim, Job, JobProgress, JobStatus, QueueState, Tenant
+from modelyard.domain.job import Claim, Demand, Job, JobProgress, JobStatus, QueueState
+from modelyard.domain.record import KEY
 from modelyard.lazy import log
 from modelyard.platform.jobs.claims import claim_of
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, release, requeue
-from modelyard.platform.jobs.shares import ready
+from modelyard.platform.jobs.shares import announce_all
 from modelyard.platform.listing import Cursor
 from modelyard.platform.paging import cursor_at, get_or_none
 from modelyard.platform.runtime import Runtime
@@ -19,6 +21,7 @@ from modelyard.protocols import Tx
 
 PAGE = 100
 READ_AT_ONCE = 1000
+DEMANDED = ("entity", "kind", "base_model", "accelerators", "memory", "seq")
 JOBS = "jobs"
 HELD_BACK = "jobs held back"
 LEASES_TO_REMEMBER = 100
@@ -33,7 +36,7 @@ class ExpiredClaims:
         self._after: Cursor | None = None
         self._after_held: Cursor | None = None
         self._after_ready: Cursor | None = None
-        self._announced = False
+        self._announced_at = -inf
 
     def reclaim(self, mine: Collection[Claim], take_over: Callable[[JobProgress], bool]) -> None:
         """Look at the next page of claimed jobs; return those of dead workers to the queue, unless they are taken
@@ -50,8 +53,8 @@ class ExpiredClaims:
 
     def release_due(self) -> None:
         """Let jobs be claimed whose pause is over: no pause is longer than a lease, if the wall clock was set back."""
-        page = self.runtime.store.read(
-            lambda snapshot: snapshot.page(Job, "by_place", QueueState.HELD_BACK, after=self._after_held, limit=PAGE)
+        page = self.runtime.look(
+            lambda snapshot, _: snapshot.page(Job, "by_place", QueueState.HELD_BACK, after=self._after_held, limit=PAGE)
         )
         self._after_held = cursor_at(Job, "by_place", page[-1]) if len(page) == PAGE else None
         now, lease, time = self.runtime.clock.now(), self.runtime.settings.lease, self.runtime.clock.monotonic()
@@ -64,24 +67,27 @@ class ExpiredClaims:
         self._announce_all()
 
     def _announce_all(self) -> None:
-        """Give a share to entities whose ready jobs are from before entities had one: a look through them, once."""
-        if self._announced:
+        """Announce ready jobs that an earlier version has queued: a look through them, each lease."""
+        lease, now = self.runtime.settings.lease, self.runtime.clock.monotonic()
+        if self._after_ready is None and now - self._announced_at < lease:
             return
         page = self.runtime.store.read(
             lambda snapshot: snapshot.select(
-                Job, ("entity", "seq"), "by_place", QueueState.READY, after=self._after_ready, limit=READ_AT_ONCE
+                Job, DEMANDED, "by_place", QueueState.READY, after=self._after_ready, limit=READ_AT_ONCE
             )
         )
-        self._announced = len(page) < READ_AT_ONCE
-        self._after_ready = page[-1][1:] if page else None
-        for entity in {entity for entity, _ in page}:
-            if self.runtime.store.read(lambda snapshot, entity=entity: get_or_none(snapshot, Tenant, entity)) is None:  # type: ignore[misc]
-                self.runtime.store.transact(partial(ready, entity=entity))
+        self._announced_at = now
+        self._after_ready = page[-1][-1:] if len(page) == READ_AT_ONCE else None
+        entities = {
+            key[0]
+            for key in {tuple(row[:-1]) for row in page}
+            if self.runtime.store.read(lambda snapshot, key=key: snapshot.find(Demand, KEY, *key)) is None  # type: ignore[misc]
+        }
+        for entity in entities:
+            self.runtime.store.transact(partial(announce_all, entity=entity))
 
     def _next_page(self) -> list[JobProgress]:
-        page = self.runtime.store.read(
-            lambda snapshot: snapshot.page(JobProgress, "by_held", True, after=self._after, limit=PAGE)
-        )
+        page = self.runtime.look(lambda seen, _: seen.page(JobProgress, "by_held", True, after=self._after, limit=PAGE))
         self._after = cursor_at(JobProgress, "by_held", page[-1]) if len(page) == PAGE else None
         return page
 

@@ -26,11 +26,12 @@ from modelyard.domain.job import (
     check_transition,
     files_of,
 )
+from modelyard.domain.record import EMPTY
 from modelyard.errors import Conflict, IdempotencyKeyUsed, RateLimited, StoreError
 from modelyard.lazy import log
 from modelyard.platform.jobs.claims import fenced, record
 from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.shares import ready
+from modelyard.platform.jobs.shares import announce_freed, announce_ready, withdraw
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -81,7 +82,7 @@ def _has_queued(snapshot: Snapshot, entity: str, number: int) -> bool:
 
 def _notify_ready(tx: Tx, job: Job) -> None:
     if job.place is QueueState.READY:
-        ready(tx, job.entity)
+        announce_ready(tx, job.entity, job.needs)
 
 
 def asked_before(snapshot: Snapshot, job: Job) -> Job | None:
@@ -121,6 +122,12 @@ def first_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
     return None
 
 
+def parked_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
+    """Return the first waiting job of a lane. If none of the lane is claimed or ready, it is parked."""
+    found = snapshot.page(Job, "by_lane", lane, QueueState.WAITING, limit=1)
+    return found[0] if found else None
+
+
 # ---- what happens to it ----------------------------------------------------------------------------------------------
 
 
@@ -147,7 +154,9 @@ def end(
     tx.replace(done)
     types[job.kind].on_end(tx, done)
     if job.place is QueueState.CLAIMED:
-        ready(tx, job.entity, limited=True)
+        announce_freed(tx, job.entity)
+    if job.place is QueueState.READY:
+        withdraw(tx, job)
     if job.place in _FIRST:
         _release_next(tx, job.lane, progress.updated_at)
     return done
@@ -159,11 +168,11 @@ def _release_next(tx: Tx, lane: str, time: datetime) -> None:
         progress = tx.get(JobProgress, following.id)
         tx.replace(attrs.evolve(progress, updated_at=progress.time(time)))
         tx.replace(attrs.evolve(following, place=QueueState.READY))
-        ready(tx, following.entity)
+        announce_ready(tx, following.entity, following.needs)
 
 
-def succeed(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
-    return end(tx, types, job, JobStatus.SUCCEEDED, NewEvent(event_id, types[job.kind].succeeded), now)
+def succeed(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime, data: Mapping[str, Any] = EMPTY) -> Job:
+    return end(tx, types, job, JobStatus.SUCCEEDED, NewEvent(event_id, types[job.kind].succeeded, data), now)
 
 
 def fail(tx: Tx, types: JobTypes, job: Job, event_id: str, message: str, now: datetime) -> Job:
@@ -214,7 +223,7 @@ def requeue(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> 
     place = QueueState.PAUSED if progress.paused_by else QueueState.READY
     job = attrs.evolve(job, status=JobStatus.QUEUED, place=place)
     tx.replace(job)
-    ready(tx, job.entity, limited=True)
+    announce_freed(tx, job.entity)
     if place is QueueState.PAUSED:
         _release_next(tx, job.lane, progress.time(now))
     _notify_ready(tx, job)
@@ -243,7 +252,7 @@ def release(tx: Tx, seen: Job) -> None:
     job = get_or_none(tx, Job, seen.id)
     if job is not None and job.place is QueueState.HELD_BACK and job.not_before == seen.not_before:
         tx.replace(attrs.evolve(job, place=QueueState.READY))
-        ready(tx, job.entity)
+        announce_ready(tx, job.entity, job.needs)
 
 
 # ---- paused and resumed ------------------------------------------------------------------------------------------
@@ -261,6 +270,8 @@ def request_pause(tx: Tx, job_id: str, by: str) -> Job:
         return job
     paused = attrs.evolve(job, place=QueueState.PAUSED)
     tx.replace(paused)
+    if job.place is QueueState.READY:
+        withdraw(tx, job)
     if job.place in _FIRST:
         _release_next(tx, job.lane, progress.updated_at)
     return paused
@@ -344,15 +355,16 @@ def announce(runtime: Runtime, job: Job, error: Exception | None = None) -> Job:
         _log(job, error)
     runtime.observe(JobChanged(job.id, job.kind, job.status))
     if job.ended:
-        for last in runtime.store.read(
-            lambda snapshot: snapshot.page(JobEvent, "by_job", job.id, limit=1, descending=True)
-        ):
-            runtime.observe(JobEventRecorded(job.id, last.type, last.seq))
-        job_type = runtime.job_types[job.kind]
-        job_type.after_end(runtime, job)
-        for name in () if job_type.resumable(job) or job_type.shares_files(runtime, job) else files_of(job):
-            with suppress(StoreError):  # its end is stored; a sweep removes what no record names
-                runtime.artifacts.remove(name)
+        with suppress(StoreError):  # its end is stored, and its caller is to hear of that
+            for last in runtime.store.read(
+                lambda snapshot: snapshot.page(JobEvent, "by_job", job.id, limit=1, descending=True)
+            ):
+                runtime.observe(JobEventRecorded(job.id, last.type, last.seq))
+            job_type = runtime.job_types[job.kind]
+            job_type.after_end(runtime, job)
+            for name in () if job_type.resumable(job) or job_type.shares_files(runtime, job) else files_of(job):
+                with suppress(StoreError):  # a sweep removes what no record names
+                    runtime.artifacts.remove(name)
     return job
 
 

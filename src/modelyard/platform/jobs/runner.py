@@ -4,12 +4,12 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 
 import attrs
 
 from modelyard.clock import backoff
-from modelyard.domain.job import JOB, TENANT, Claim, Job, JobProgress, Needs, QueueState, Tenant
+from modelyard.domain.job import JOB, TENANT, Claim, Job, JobProgress, Needs, QueueState
 from modelyard.domain.record import truncate_for_storage
 from modelyard.domain.worker import Capacity
 from modelyard.errors import (
@@ -40,18 +40,13 @@ from modelyard.platform.jobs.claims import (
 from modelyard.platform.jobs.expired_claims import ExpiredClaims
 from modelyard.platform.jobs.job_type import JobType, JobTypes
 from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, hold_back, requeue, requeue_after_fault
-from modelyard.platform.jobs.shares import allowed_needs, floor, take_turn
-from modelyard.platform.listing import Cursor
-from modelyard.platform.paging import cursor_at
+from modelyard.platform.jobs.shares import ClaimJob, Fits, choose, take_turn, virtual_time
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import process_here
-from modelyard.protocols import Domain, DomainStep, Snapshot, Tx
+from modelyard.protocols import DomainStep, Tx
 
 BEATS_PER_LEASE = 3
-TENANTS = 50
-"""How many entities that wait are read at once."""
-
 End = Callable[[Tx, JobTypes, Job, str, datetime], Job]
 
 
@@ -86,7 +81,7 @@ class Runner:
         self._unsettled: dict[Claim, End] = {}
         self._faults, self._paused_until = 0, 0.0
         self.doubts_artifacts: bool = False
-        self.ready: Sequence[Needs] = ()
+        self.ready: frozenset[Needs] = frozenset()
         self._expired: ExpiredClaims | None = None
         self._lock = threading.Lock()
 
@@ -103,63 +98,50 @@ class Runner:
         able = job_type is not None and job_type.can_run(self.runtime, needs.base_model)
         return able and self._capacity.gives(needs)
 
-    def _can_run_now(self, needs: Needs) -> bool:
+    def _fits(self) -> Fits:
+        """Return the function that says whether it can run a job with these needs besides those that it runs now."""
         left = self._capacity.without(claimed.job.needs for claimed in self.claimed_jobs)
-        return left.gives(needs) and self.can_run(needs)
+        can_run = cache(lambda kind, base_model: self.can_run(Needs(kind, base_model)))
+        return lambda needs: left.gives(needs) and can_run(needs.kind, needs.base_model)
 
     def claim(self, lane: str | None = None, suspects: bool = True) -> ClaimedJob | None:
         """Claim a ready job that it can run, the first of one lane or of all; None when there is none. Nor is there one
         for a while after a fault of the store, while artifacts cannot be had, or if the oldest is a suspect and
         `suspects` false."""
-        if self.pause() > 0 or (self.doubts_artifacts and self._artifacts_fault()):
+        if self.pause_left() > 0 or (self.doubts_artifacts and self._artifacts_fault()):
             return None
+        fits, now = self._fits(), self.runtime.clock.now()
+        claim_it = partial(claim, claimant=attrs.evolve(self.claimant, suspects=suspects), now=now)
         if lane is not None:
-            return self._claim(self._first_of(lane), suspects)
-        for _ in range(TENANTS):
-            chosen = self.runtime.store.read(self._next_tenant)
-            if chosen is None:
+            return self._begin(self._claim_first(lane, fits, claim_it))
+        found, again = None, True
+        while again:
+            entity, ready = choose(self.runtime.store, fits)
+            self.ready = frozenset(ready)
+            if entity is None:
                 return None
-            entity, able, earliest = chosen
-            take = partial(take_turn, entity=entity, able=able, earliest=earliest)
-            found = self._claim(take, suspects, (TENANT, entity))
-            if found or (able and not suspects):
-                return found
-        return None
+            earliest = self.runtime.store.read(virtual_time)
+            take = partial(take_turn, entity=entity, fits=fits, earliest=earliest, claim=claim_it)
+            # A claim that the crash of a database server undoes has done nothing.
+            found, again = self.runtime.store.transact(DomainStep(take, [(TENANT, entity)]), durable=False)
+        return self._begin(found)
 
-    def _claim(self, find: Callable[[Tx], Job | None] | None, suspects: bool, *domains: Domain) -> ClaimedJob | None:
-        if find is None:
+    def _claim_first(self, lane: str, fits: Fits, claim: ClaimJob) -> tuple[Job, JobProgress] | None:
+        ready = self.runtime.store.read(lambda snapshot: ready_in_lane(snapshot, lane))
+        if ready is None or not fits(ready.needs):
             return None
-        claimant, now = attrs.evolve(self.claimant, suspects=suspects), self.runtime.clock.now()
-        found = self.runtime.store.transact(DomainStep(lambda tx: claim(tx, claimant, now, find(tx)), domains))
-        if found is None:
+
+        def step(tx: Tx) -> tuple[Job, JobProgress] | None:
+            job = tx.take(Job, "by_lane", lane, QueueState.READY)
+            return claim(tx, job=job if job is not None and job.needs == ready.needs else None)
+
+        return self.runtime.store.transact(DomainStep(step, ()), durable=False)
+
+    def _begin(self, found: tuple[Job, JobProgress] | None) -> ClaimedJob | None:
+        if found is None or claim_of(found[1]) in self._claimed:  # it runs: that it was claimed had been undone
             return None
         announce(self.runtime, found[0])
         return self.track(*found)  # from now on it has heartbeats
-
-    def _next_tenant(self, snapshot: Snapshot) -> tuple[str, Sequence[Needs], int] | None:
-        """Return the next entity that it can serve, those needs and the virtual time; or one that waits for nothing."""
-        after: Cursor | None = None
-        self.ready = ()
-        while page := snapshot.page(Tenant, "by_turn", True, after=after, limit=TENANTS):
-            for tenant in page:
-                needs = allowed_needs(snapshot, tenant)
-                able = [one for one in needs if self._can_run_now(one)]
-                self.ready = (*self.ready, *needs)
-                if able or not needs:
-                    return tenant.entity, able, floor(snapshot)
-            after = cursor_at(Tenant, "by_turn", page[-1])
-        return None
-
-    def _first_of(self, lane: str) -> Callable[[Tx], Job | None] | None:
-        ready = self.runtime.store.read(lambda snapshot: ready_in_lane(snapshot, lane))
-        if ready is None or not self._can_run_now(ready.needs):
-            return None
-
-        def find(tx: Tx) -> Job | None:
-            job = tx.take(Job, "by_lane", lane, QueueState.READY)
-            return job if job is not None and job.needs == ready.needs else None
-
-        return find
 
     def adopt(self, job_id: str, attempt: int = 0) -> ClaimedJob | None:
         """Adopt a job that a worker has claimed and handed to this process, in the attempt of this number; 0 stands for
@@ -198,7 +180,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - any error of a job's work fails the job, not the worker
             message = sentence(error)
             if _passes(error, self._job_types[claimed.job.kind]):
-                self._pause(claimed, message, isinstance(error, ArtifactsUnavailable))
+                self._give_back_after_fault(claimed, message, isinstance(error, ArtifactsUnavailable))
                 return
             unforeseen = None if isinstance(error, ModelyardError) else error
             self._settle(
@@ -208,23 +190,24 @@ class Runner:
             if claimed.claim not in self._unsettled:
                 self.drop(claimed)
 
-    def pause(self) -> float:
+    def pause_left(self) -> float:
         return self._paused_until - self.runtime.clock.monotonic()
 
-    def rest(self) -> float:
-        if -self.pause() > self.runtime.settings.lease:  # since the last one
+    def pause_claims(self) -> float:
+        """Claim nothing for some seconds, longer each time until a lease has passed without a fault. Return them."""
+        if -self.pause_left() > self.runtime.settings.lease:  # since the last one
             self._faults = 0
-        seconds = self.pause_of(self._faults)
+        seconds = self.backoff_after(self._faults)
         self._faults += 1
         self._paused_until = self.runtime.clock.monotonic() + seconds
         return seconds
 
-    def _pause(self, claimed: ClaimedJob, message: str, unavailable: bool) -> None:
-        seconds, end = self.rest(), partial(requeue_after_fault, reason=message)
+    def _give_back_after_fault(self, claimed: ClaimedJob, message: str, unavailable: bool) -> None:
+        seconds, end = self.pause_claims(), partial(requeue_after_fault, reason=message)
         log.warning("job %s goes back into the queue; claims pause for %g s: %s", claimed.job.id, seconds, message)
         if self._artifacts_fault() or unavailable:
             self.doubts_artifacts = True
-            end = partial(hold_back, reason=message, seconds=self.pause_of(claimed.job.attempts - 1))
+            end = partial(hold_back, reason=message, seconds=self.backoff_after(claimed.job.attempts - 1))
         self._settle(claimed, end)
 
     def _artifacts_fault(self) -> bool:
@@ -233,13 +216,13 @@ class Runner:
             self.runtime.artifacts.check()
         except StoreError as fault:
             self.doubts_artifacts = True
-            if self.pause() <= 0:
-                log.warning("claims pause for %g s: %s", self.rest(), fault)
+            if self.pause_left() <= 0:
+                log.warning("claims pause for %g s: %s", self.pause_claims(), fault)
             return True
         self.doubts_artifacts = False
         return False
 
-    def pause_of(self, attempt: int) -> float:
+    def backoff_after(self, attempt: int) -> float:
         return backoff(attempt, first=self.runtime.settings.poll, longest=self.runtime.settings.lease)
 
     def give_back(self, claimed: ClaimedJob, end: End = requeue) -> None:
@@ -248,7 +231,7 @@ class Runner:
 
     def refuse(self, claimed: ClaimedJob, reason: str) -> None:
         """Hold back a job for which there is no place, longer each time; the others are claimed."""
-        reason, seconds = truncate_for_storage(reason), self.pause_of(claimed.job.refusals)
+        reason, seconds = truncate_for_storage(reason), self.backoff_after(claimed.job.refusals)
         log.warning("job %s is held back for %g s: %s", claimed.job.id, seconds, reason)
         self.give_back(claimed, partial(hold_back, reason=reason, seconds=seconds, refused=True))
 
@@ -327,6 +310,7 @@ class Runner:
     # ---- taking over
 
     def reclaim_expired(self, take_over: Callable[[JobProgress], bool] = lambda _: False) -> None:
+        self._settle_again()
         if self._expired is None:
             self._expired = ExpiredClaims(self.runtime)
         self._expired.release_due()

@@ -8,7 +8,7 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobProgress, JobStatus, JobSummary
 from modelyard.domain.record import Order
 from modelyard.errors import NotFound
-from modelyard.platform.jobs.announced import live_workers, require_worker, waiting_for
+from modelyard.platform.jobs.announced import require_worker, waits_of
 from modelyard.platform.jobs.claims import latest_job
 from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.listing import Cursor, Listing
@@ -73,13 +73,12 @@ class Jobs:
 
     def _summaries(self, snapshot: Snapshot, jobs: Sequence[Job]) -> Sequence[JobSummary]:
         """Summarize jobs; a job of an entity that was erased meanwhile looks as if it had not begun."""
-        queued = any(job.status is JobStatus.QUEUED for job in jobs)
-        workers = live_workers(self._runtime, snapshot) if queued else ()
+        waits = waits_of(self._runtime, snapshot, jobs)
         return [
             JobSummary.of(
                 job,
                 get_or_none(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at),
-                waiting_for(job, workers),
+                waits(job),
             )
             for job in jobs
         ]

@@ -1,16 +1,24 @@
 """The shares of entities in the workers, as functions of a transaction: start-time fair queueing. Each claim moves its
-entity on in virtual time, by less the larger its weight is, and the entity that is furthest behind is next; whoever
-could not run for a while is counted from now. So who has queued many jobs delays another by one of each worker."""
+entity on in virtual time, by less the larger its weight is, and the entity that is furthest behind is next; an entity
+that could not run for a while is counted from now. So an entity with many queued jobs delays another by one job of each
+worker. A claim reads the first `Demand` of each needs, however many entities and jobs there are."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import attrs
 
-from modelyard.domain.job import Job, Needs, QueueState, Tenant
+from modelyard.domain.job import MIXED, Demand, Job, JobProgress, Needs, QueueState, Tenant
 from modelyard.domain.record import KEY
-from modelyard.platform.jobs.claims import ready_needs, take_ready
-from modelyard.protocols import Snapshot, Tx
+from modelyard.domain.worker import MOST
+from modelyard.platform.listing import Cursor
+from modelyard.platform.paging import cursor_at
+from modelyard.protocols import Snapshot, Store, Tx
+
+Fits = Callable[[Needs], bool]
+"""Whether a worker can run a job with these needs now. If so, it can run one that needs less."""
+
+ClaimJob = Callable[..., tuple[Job, JobProgress] | None]
 
 READY = "jobs/ready"
 
@@ -20,48 +28,202 @@ STRIDE = 1_000_000
 ALL_KINDS = ""
 MOST_RUNNING = 10_000
 
+MOST_DEMANDS = 100
+"""How many needs of an entity have a demand each, and how many amounts its priorities are compared for."""
 
-def floor(snapshot: Snapshot) -> int:
-    """Return the virtual time: the latest turn that was taken. No claim is counted from an earlier one."""
-    latest = snapshot.page(Tenant, "by_taken", limit=1, descending=True)
-    return latest[0].taken if latest else 0
+PAGE = 100
+_ALL_DEMANDS = 100_000
+_BEFORE_ALL = (-100_000, -1)
+"""Before the rank and the number of every job."""
 
 
-def ready(tx: Tx, entity: str, limited: bool = False) -> None:
-    """Announce that a job of an entity may be claimed: one is ready; or, if it is `limited`, one has ended."""
-    tenant = tx.find(Tenant, KEY, entity)
-    if limited and (tenant is None or not tenant.limits):
-        return
+# ---- jobs that become ready ----------------------------------------------------------------------------------------
+
+
+def announce_ready(tx: Tx, entity: str, needs: Needs) -> None:
+    """Announce that an entity has a ready job with these needs."""
     tx.notify(READY)
-    if tenant is None:
-        tx.add(Tenant(entity, waiting=True))
-    elif not tenant.waiting:
-        tx.replace(attrs.evolve(tenant, waiting=True))
+    _demand(tx, entity, needs)
 
 
-def allowed_needs(snapshot: Snapshot, tenant: Tenant) -> Sequence[Needs]:
-    """Return what the ready jobs of an entity need that its limits let run."""
-    needs = ready_needs(snapshot, tenant.entity)
-    if not needs or not tenant.limits:
-        return needs
-    claimed = snapshot.select(Job, ("kind",), "needs", QueueState.CLAIMED, tenant.entity, limit=MOST_RUNNING)
-    running = Counter(kind for (kind,) in claimed)
-    running[ALL_KINDS] = len(claimed)
-    full = {kind for kind, most in tenant.limits.items() if running[kind] >= most}
-    return [] if ALL_KINDS in full else [one for one in needs if one.kind not in full]
+def announce_freed(tx: Tx, entity: str) -> None:
+    """Announce that a claimed job of an entity has ended or was given back: if it is limited, another one may run."""
+    tenant = tx.find(Tenant, KEY, entity)
+    if tenant is not None and tenant.limits:
+        announce_all(tx, entity)
 
 
-def take_turn(tx: Tx, entity: str, able: Sequence[Needs], earliest: int) -> Job | None:
-    """Take an entity's first job that has one of these needs. If none of its jobs may run, it waits no longer."""
+def withdraw(tx: Tx, job: Job) -> None:
+    """Note that a job is ready no longer, and was not claimed."""
+    demand = tx.find(Demand, KEY, job.entity, job.kind, job.base_model, job.accelerators, job.memory)
+    if demand is not None and not first_jobs(tx, demand, anything):
+        tx.remove(Demand, *attrs.astuple(demand)[:5])
+
+
+def announce_all(tx: Tx, entity: str) -> None:
+    """Announce all ready jobs of an entity."""
+    tx.notify(READY)
+    after: Cursor | None = None
+    while page := tx.page(Job, "needs", QueueState.READY, entity, after=after, limit=1):
+        needs = page[0].needs
+        exact = _demand(tx, entity, needs)
+        after = (*(_after_amounts(needs) if exact else _after_model(needs)), *_BEFORE_ALL)
+
+
+def _demand(tx: Tx, entity: str, needs: Needs) -> bool:
+    """Add the demand of a ready job unless there is one, or a limit is reached. Return whether it has exact amounts."""
+    exact, mixed = (needs.accelerators, needs.memory), (MIXED, MIXED)
+    if tx.find(Demand, KEY, entity, needs.kind, needs.base_model, *exact) is not None:
+        return True
     tenant = tx.find(Tenant, KEY, entity)
     if tenant is None:
-        return None
-    allowed = allowed_needs(tx, tenant) if tenant.limits or not able else able
-    if not allowed:
-        tx.replace(attrs.evolve(tenant, waiting=False))
-        return None
-    job = take_ready(tx, entity, [one for one in able if one in allowed])
-    if job is not None:
+        tenant = Tenant(entity)
+        tx.add(tenant)
+    if is_full(tx, tenant, needs.kind):
+        return False
+    if len(tx.select(Demand, ("turn",), "by_entity", entity, limit=MOST_DEMANDS)) < MOST_DEMANDS:
+        tx.add(Demand(entity, needs.kind, needs.base_model, *exact, turn=tenant.turn))
+        return True
+    if tx.find(Demand, KEY, entity, needs.kind, needs.base_model, *mixed) is None:
+        tx.add(Demand(entity, needs.kind, needs.base_model, *mixed, turn=tenant.turn))
+    return False
+
+
+def is_full(snapshot: Snapshot, tenant: Tenant, kind: str) -> bool:
+    """Return whether as many jobs of an entity are claimed as may be, of a kind or in all."""
+    in_all, of_kind = tenant.limits.get(ALL_KINDS), tenant.limits.get(kind)
+    claimed = QueueState.CLAIMED, tenant.entity
+    return (in_all is not None and snapshot.count(Job, "needs", *claimed) >= in_all) or (
+        of_kind is not None and snapshot.count(Job, "by_kind", *claimed, kind) >= of_kind
+    )
+
+
+def limit_reached(snapshot: Snapshot, entity: str, kind: str) -> str | None:
+    """Return what a ready job of an entity waits for if no other one of its kind may run, in words."""
+    tenant = snapshot.find(Tenant, KEY, entity)
+    full = tenant is not None and is_full(snapshot, tenant, kind)
+    return f"a running job of {entity!r} to end: it has as many as its share allows" if full else None
+
+
+# ---- who is next ---------------------------------------------------------------------------------------------------
+
+
+def virtual_time(snapshot: Snapshot) -> int:
+    """Return the latest turn that was taken. No claim is counted from an earlier one."""
+    latest = snapshot.select(Tenant, ("taken",), "by_taken", limit=1, descending=True)
+    return latest[0][0] if latest else 0
+
+
+def choose(store: Store, fits: Fits) -> tuple[str | None, set[Needs]]:
+    """Choose the entity that is furthest behind of those with a job that fits. Return what other ready jobs need too:
+    of each kind and model, some. Each page is a read of its own, which PostgreSQL answers in one round trip."""
+    best: Demand | None = None
+    seen: set[Needs] = set()
+    group: Needs | None = None
+    after: Cursor | None = None
+    while page := store.read(lambda snapshot: snapshot.page(Demand, "by_turn", after=after, limit=PAGE)):  # noqa: B023
+        for demand in page:
+            seen.add(demand.needs)
+            if demand.needs == group or not fits(demand.needs):
+                continue
+            if best is not None and best.turn <= demand.turn:
+                group = demand.needs
+            elif not demand.mixed or store.read(partial(first_jobs, demand=demand, fits=fits)):
+                group, best = demand.needs, demand
+        if len(page) < PAGE:
+            break
+        last = page[-1]
+        passes = last.mixed and group != last.needs and fits(last.needs)  # the next of these may have one that fits
+        after = cursor_at(Demand, "by_turn", last) if passes else (*_beyond(last.needs, fits), -1, "")
+    return None if best is None else best.entity, seen
+
+
+def _beyond(needs: Needs, fits: Fits) -> tuple[object, ...]:
+    """Return where the next needs begin that may fit, in the order of kinds, models and amounts."""
+    if fits(needs):
+        return _after_amounts(needs)
+    if needs.memory and fits(attrs.evolve(needs, memory=0)):
+        return needs.kind, needs.base_model, needs.accelerators + 1, MIXED
+    return _after_model(needs)
+
+
+def _after_amounts(needs: Needs) -> tuple[object, ...]:
+    return needs.kind, needs.base_model, needs.accelerators, needs.memory + 1
+
+
+def _after_model(needs: Needs) -> tuple[object, ...]:
+    return needs.kind, needs.base_model, MOST + 1, MIXED
+
+
+def first_jobs(snapshot: Snapshot, demand: Demand, fits: Fits) -> list[Job]:
+    """Return the first ready job of each amounts of a demand that fit, for `MOST_DEMANDS` amounts at most."""
+    of = QueueState.READY, demand.entity, demand.kind
+    if not demand.mixed:
+        return snapshot.page(Job, "by_needs", *of, *attrs.astuple(demand)[2:5], limit=1)
+    found: list[Job] = []
+    after: Cursor = (demand.base_model, MIXED, MIXED, *_BEFORE_ALL)
+    while len(found) < MOST_DEMANDS and (page := snapshot.page(Job, "by_kind", *of, after=after, limit=1)):
+        if page[0].base_model != demand.base_model:
+            break
+        if fits(page[0].needs):
+            found.append(page[0])
+        after = (*_beyond(page[0].needs, fits)[1:], *_BEFORE_ALL)
+    return found
+
+
+def anything(needs: Needs) -> bool:
+    return True
+
+
+def ready_needs(snapshot: Snapshot, demands: Sequence[Demand], fits: Fits = anything) -> Sequence[Needs]:
+    """Return what the ready jobs of an entity with these demands need that fit, that of its first job first."""
+    able = [one for one in demands if fits(one.needs)]
+    if len(able) == 1 and not able[0].mixed:
+        return [able[0].needs]
+    jobs = [job for demand in able for job in first_jobs(snapshot, demand, fits)]
+    return [job.needs for job in sorted(jobs, key=lambda job: (job.rank, job.seq))]
+
+
+def demands_of(snapshot: Snapshot, entity: str) -> Sequence[Demand]:
+    return snapshot.page(Demand, "by_entity", entity, limit=_ALL_DEMANDS)
+
+
+def take_turn(
+    tx: Tx, entity: str, fits: Fits, earliest: int, claim: ClaimJob
+) -> tuple[tuple[Job, JobProgress] | None, bool]:
+    """Claim the first job of an entity that fits, and move the entity on in virtual time, which is `earliest` now.
+    Without a claim, return whether its demands have changed, so that another entity is to be chosen."""
+    tenant, demands = tx.find(Tenant, KEY, entity), demands_of(tx, entity)
+    if tenant is None:
+        return None, False
+    allowed = [one for one in demands if not (tenant.limits and is_full(tx, tenant, one.kind))]
+    job = take_ready(tx, entity, ready_needs(tx, allowed, fits))
+    if job is None:
+        return None, _forget(tx, tenant, demands)
+    claimed = claim(tx, job=job)
+    if claimed is not None:
         taken = max(tenant.turn, earliest)
-        tx.replace(attrs.evolve(tenant, taken=taken, turn=taken + STRIDE // tenant.weight))
-    return job
+        tenant = attrs.evolve(tenant, taken=taken, turn=taken + STRIDE // tenant.weight)
+        tx.replace(tenant)
+        for demand in demands:
+            tx.replace(attrs.evolve(demand, turn=tenant.turn))
+        if tenant.limits:
+            _forget(tx, tenant, demands)
+    return claimed, False
+
+
+def take_ready(tx: Tx, entity: str, needs: Sequence[Needs]) -> Job | None:
+    for one in needs:
+        where = (one.kind, one.base_model, one.accelerators, one.memory)
+        job = tx.take(Job, "by_needs", QueueState.READY, entity, *where)
+        if job is not None:
+            return job
+    return None
+
+
+def _forget(tx: Tx, tenant: Tenant, demands: Sequence[Demand]) -> bool:
+    """Remove the demands without a job that may run. Return whether there were any."""
+    past = [one for one in demands if is_full(tx, tenant, one.kind) or not first_jobs(tx, one, anything)]
+    for one in past:
+        tx.remove(Demand, *attrs.astuple(one)[:5])
+    return bool(past)

@@ -1,7 +1,7 @@
 """Workers: what takes jobs from the queue and runs them, and whether any is alive."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection
 from math import inf
 from typing import Self
 
@@ -64,7 +64,8 @@ class Worker:
         self._called = self._watches_others = True
         self._asked, self._tidied = -inf, runtime.clock.monotonic()
         here, now = self._runner.claimant.process, runtime.clock.now()
-        self._record = WorkerRecord(self.id, 0, now, process=here, process_id=self._process.id)
+        gives = attrs.asdict(capacity)
+        self._record = WorkerRecord(self.id, 0, now, process=here, process_id=self._process.id, **gives)
 
     @property
     def id(self) -> str:
@@ -75,7 +76,7 @@ class Worker:
     def run_next(self) -> bool:
         """Run one job to its end; False when none is ready."""
         self._runner.reclaim_expired()
-        if (pause := self._runner.pause()) > 0:
+        if (pause := self._runner.pause_left()) > 0:
             self.runtime.clock.sleep(pause)
         claimed = self._runner.claim()
         if claimed is None:
@@ -166,7 +167,7 @@ class Worker:
     def look(self) -> None:
         """Make one round: take over from the dead, and take as many jobs as there is room for. Of many processes the
         leading workers of the first few take over from the dead."""
-        self._called = self._runner.pause() > 0
+        self._called = self._runner.pause_left() > 0
         self._process.begin_look(self.id)
         if self._process.leads(self.id):
             self._look_after_others()
@@ -206,7 +207,7 @@ class Worker:
         return max(poll, lease / BEATS_PER_LEASE)
 
     def _busy(self) -> bool:
-        return bool(self._runner.claimed_jobs or self._watcher.watches or self._runner.pause() > 0)
+        return bool(self._runner.claimed_jobs or self._watcher.watches or self._runner.pause_left() > 0)
 
     def has_room(self) -> bool:
         """Return whether another job may be run: not next to one that must be alone in this process."""
@@ -214,8 +215,9 @@ class Worker:
         crowded = not self.executor.isolates and any(one.progress.alone for one in claimed)
         return len(claimed) < self.concurrency and not crowded
 
-    def _decline(self, ready: Sequence[Needs]) -> None:
-        declines = tuple(sorted(str(needs) for needs in ready if not self._runner.can_run(needs)))
+    def _decline(self, ready: Collection[Needs]) -> None:
+        of = {Needs(needs.kind, needs.base_model) for needs in ready}
+        declines = tuple(sorted(str(needs) for needs in of if not self._runner.can_run(needs)))
         if declines != self._record.declines:
             record = attrs.evolve(self._record, declines=declines)
             self._process.announce(self.runtime.store, record)
@@ -231,7 +233,7 @@ class Worker:
             return True
         except BaseException as error:  # noqa: BLE001 - it is logged, and the job goes back into the queue
             self._runner.give_back(claimed)
-            unforeseen, seconds = not isinstance(error, ModelyardError), self._runner.rest()
+            unforeseen, seconds = not isinstance(error, ModelyardError), self._runner.pause_claims()
             message = "the executor refused job %s; claims pause for %g s: %s"
             log.error(message, claimed.job.id, seconds, error, exc_info=unforeseen)
             return False

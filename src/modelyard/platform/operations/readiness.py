@@ -40,7 +40,7 @@ class Look:
     thread: Thread | None = None
     lock: Lock = attrs.field(factory=Lock)
 
-    def found(self, check: Callable[[], object], clock: Clock) -> bool:
+    def is_well(self, check: Callable[[], object], clock: Clock) -> bool:
         """Return whether the last look found nothing wrong, after a look if that is too old."""
         with self.lock:
             if self.thread is None and clock.monotonic() - self.at >= self.fresh:
@@ -75,9 +75,9 @@ class Looks:
 
 def readiness(runtime: Runtime) -> Readiness:
     looks, artifacts = runtime.cache.slot(Looks), artifacts_reached(runtime)
-    store = looks.store.found(runtime.store.check, runtime.clock)
+    store = looks.store.is_well(runtime.store.check, runtime.clock)
     return Readiness(store and not looks.leaving, artifacts)
 
 
 def artifacts_reached(runtime: Runtime) -> bool:
-    return runtime.cache.slot(Looks).artifacts.found(runtime.artifacts.check, runtime.clock)
+    return runtime.cache.slot(Looks).artifacts.is_well(runtime.artifacts.check, runtime.clock)

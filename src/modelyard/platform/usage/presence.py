@@ -150,7 +150,7 @@ def has_left(runtime: Runtime, id: str) -> bool:
 
 def _dead(runtime: Runtime) -> list[ProcessRecord]:
     here, lease = presence_of(runtime), runtime.settings.admission_lease
-    others, time = runtime.store.read(partial(_others, id=here.id))
+    others, time = runtime.look(lambda snapshot, _: _others(snapshot, here.id))
     beats = {record.id: record.beat for record in others}
     silent = runtime.liveness.idle_seconds("processes", beats, runtime.clock.monotonic())
     found = []

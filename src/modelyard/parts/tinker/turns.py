@@ -5,15 +5,9 @@ from datetime import datetime
 import attrs
 
 from modelyard.domain.job import Job, JobProgress, JobStatus, QueueState, check_transition
-from modelyard.platform.jobs.queue import first_in_lane
-from modelyard.platform.jobs.shares import ready
-from modelyard.protocols import Snapshot, Tx
-
-
-def parked_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
-    """Return the first waiting job of a lane. If none of the lane is claimed or ready, it is parked."""
-    found = snapshot.page(Job, "by_lane", lane, QueueState.WAITING, limit=1)
-    return found[0] if found else None
+from modelyard.platform.jobs.queue import first_in_lane, parked_in_lane
+from modelyard.platform.jobs.shares import announce_freed, announce_ready
+from modelyard.protocols import Tx
 
 
 def park(tx: Tx, job: Job, now: datetime) -> None:
@@ -27,7 +21,7 @@ def park(tx: Tx, job: Job, now: datetime) -> None:
 def unpark(tx: Tx, job: Job) -> None:
     if job.place is QueueState.WAITING and first_in_lane(tx, job.lane) is None:
         tx.replace(attrs.evolve(job, place=QueueState.READY))
-        ready(tx, job.entity)
+        announce_ready(tx, job.entity, job.needs)
 
 
 def rotate(tx: Tx, job: Job, now: datetime, place: QueueState = QueueState.READY) -> None:
@@ -37,4 +31,6 @@ def rotate(tx: Tx, job: Job, now: datetime, place: QueueState = QueueState.READY
     last = attrs.evolve(job, status=JobStatus.QUEUED, place=place)
     tx.remove(Job, job.id)  # added again, it gets a number after all others
     tx.add(last)
-    ready(tx, job.entity, limited=place is not QueueState.READY)
+    announce_freed(tx, job.entity)
+    if place is QueueState.READY:
+        announce_ready(tx, job.entity, job.needs)

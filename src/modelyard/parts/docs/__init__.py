@@ -1,0 +1,1 @@
+"""`modelyard docs`, `/llms.txt` and `/llms-full.txt`."""

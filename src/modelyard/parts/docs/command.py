@@ -1,0 +1,62 @@
+"""`modelyard docs`: a page of the docs, found by the words that people type."""
+
+from collections.abc import Iterator, Sequence
+
+import click
+
+from modelyard.errors import nearest
+from modelyard.parts.docs.pages import SITE, DocsPage, pages
+
+MAX_TOPIC = 200
+"""Characters at most of a topic that an error repeats, and looks for neighbours of."""
+
+
+@click.command()
+@click.argument("topic", nargs=-1)
+def docs(topic: tuple[str, ...]) -> None:
+    """Show a page of the docs as Markdown, or list the pages.
+
+    TOPIC is the name of a page (`train`, `reference/cli`), its title, or a word for what you look for (`mock`, `helm`).
+    Of several pages that fit, each is listed.
+    """
+    try:
+        known = pages()
+    except FileNotFoundError as missing:
+        raise click.ClickException(f"this installation has no docs: {SITE} has them") from missing
+    wanted = " ".join(topic)
+    found = matching(known, wanted)
+    if not found:
+        raise click.ClickException(unknown(known, wanted))
+    shown = found[0].text if wanted and len(found) == 1 else "\n".join(listing(found))
+    click.echo_via_pager(shown.rstrip("\n"))  # which ends it with a line
+
+
+def matching(known: Sequence[DocsPage], wanted: str) -> Sequence[DocsPage]:
+    """Return the pages that a topic names; else those with all of its words in title and "Also:"; all without one."""
+    words = _plain(wanted).split()
+    named = [page for page in known if _plain(wanted) in _names(page)]
+    return named or [page for page in known if all(word in " ".join(_names(page)) for word in words)]
+
+
+def _names(page: DocsPage) -> Sequence[str]:
+    last = page.name.rpartition("/")[2]
+    return [_plain(name) for name in (page.name, page.path, last, page.title, *page.also)]
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.lower().removesuffix(".md").replace("-", " ").split())
+
+
+def listing(found: Sequence[DocsPage]) -> Iterator[str]:
+    """Yield a line for each page: what to ask for, and its sentence."""
+    width = max(len(page.name) for page in found)
+    for page in found:
+        yield f"{page.name:{width}}  {page.sentence}"
+
+
+def unknown(known: Sequence[DocsPage], wanted: str) -> str:
+    shown = wanted if len(wanted) <= MAX_TOPIC else f"{wanted[:MAX_TOPIC]}..."
+    names = {name for page in known for name in (page.name, page.name.rpartition("/")[2], page.title, *page.also)}
+    by_words = {word: name for name in names for word in _plain(name).split()}
+    hint = nearest(shown, names) or nearest(_plain(shown), by_words)
+    return f"no page of the docs is about {shown!r}{hint or '; modelyard docs lists them'}"

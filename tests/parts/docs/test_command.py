@@ -1,0 +1,56 @@
+"""`modelyard docs`: a page by its name, its title, or a word for what is looked for."""
+
+import pytest
+from click.testing import CliRunner, Result
+
+from modelyard.cli import main
+from modelyard.parts.docs.pages import pages
+
+
+def shown(*topic: str) -> Result:
+    return CliRunner().invoke(main, ["docs", *topic])
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_a_page_is_found_by_its_name_its_path_and_its_title(page) -> None:
+    assert shown(page.name).output.strip() == page.text.strip()
+    assert shown(page.path).output.strip() == page.text.strip()
+    found = shown(*page.title.split())
+    assert found.exit_code == 0
+    assert page.text.strip() in found.output or page.name in found.output
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if page.also], ids=lambda page: page.name)
+def test_a_page_is_found_by_its_other_words(page) -> None:
+    for word in page.also:
+        output = shown(*word.upper().split()).output
+        assert page.text.strip() in output or page.name in output, word
+
+
+def test_without_a_topic_every_page_is_listed_with_its_sentence() -> None:
+    lines = shown().output.splitlines()
+    assert [line.split()[0] for line in lines] == [page.name for page in pages()]
+    assert all(line.endswith(page.sentence) for line, page in zip(lines, pages(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("topic", "nearest"), [("trian", "train"), ("kuberntes", "kubernetes"), ("evalute", "evaluate")]
+)
+def test_an_unknown_topic_is_refused_with_the_nearest(topic: str, nearest: str) -> None:
+    refused = shown(topic)
+    assert refused.exit_code == 1
+    assert repr(topic) in refused.output
+    assert nearest in refused.output.lower()
+
+
+@pytest.mark.parametrize("topic", ["qqqqq", "x" * 9000, "\x1b[31m", "%s {0} \\", "[", "é"])
+def test_whatever_is_asked_the_answer_is_bounded(topic: str) -> None:
+    refused = shown(topic)
+    assert refused.exit_code == 1
+    assert len(refused.output) < 500
+    assert "\x1b" not in refused.output
+
+
+def test_no_pager_is_started_unless_a_terminal_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGER", "false")
+    assert shown("train").output.startswith("# Train")
