@@ -5,11 +5,13 @@ before is found by comparing its bytes, and is neither parsed nor checked again.
 """
 
 import json
+import re
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Never, cast
 
 from modelyard.domain.completion import ResponseFormat, Tool
+from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.plain_fast import Held, has_all, plain_messages
 from modelyard.formats.chat.tools import (
@@ -21,14 +23,12 @@ from modelyard.formats.chat.tools import (
     read_tool,
 )
 from modelyard.formats.converter import structure_exactly
-from modelyard.formats.json import MAX_DEPTH, loads
+from modelyard.formats.json import MAX_DEPTH, has_suspicious_number, loads
 
 SHARE = 2**17
 """The characters of all messages, tools or forms that are kept for one tenant. So none takes the place of another's."""
 
 TENANTS = 64
-
-_scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 class KeptMembers:
@@ -90,14 +90,45 @@ def read_member(name: str, text: str, at: int) -> Held:
         if not messages or not has_all(value, given, 4 * len(messages)):
             raise ValueError("not plain")
         return Held(name, value, messages)
-    return Held(name, value, _READERS[name](loads(value.encode(), max_depth=MAX_DEPTH - 1)))
+    raw = value.encode()
+    if "\\" in value or has_suspicious_number(raw):
+        given = loads(raw, max_depth=MAX_DEPTH - 1)
+    elif not has_all(value, given, -1, MAX_DEPTH - 1):
+        raise ValueError("a member stands twice")
+    return Held(name, value, _READERS[name](given))
+
+
+def _refused(constant: str) -> Never:
+    raise ValueError(constant)
+
+
+_scan: Any = json.JSONDecoder(parse_constant=_refused).scan_once  # type: ignore[attr-defined]
 
 
 def _tools(given: Any) -> tuple[Tool, ...]:
+    if type(given) is list and 0 < len(given) <= 1024 and None not in (plain := [_plain_tool(one) for one in given]):
+        return cast("tuple[Tool, ...]", tuple(plain))
     tools = structure_exactly(tuple[FunctionTool, ...], given)
     if not 0 < len(tools) <= 1024:
         raise InvalidInput.at("tools", msg="must have 1 to 1024 items")
     return tuple([read_tool(tool) for tool in tools])
+
+
+def _plain_tool(given: Any) -> Tool | None:
+    """Read a tool that has what most have. Returns None for any other."""
+    function = given.get("function") if type(given) is dict and len(given) == 2 else None
+    if type(function) is not dict or given.get("type") != "function" or not function.keys() <= _FUNCTION:
+        return None
+    name, description = function.get("name"), function.get("description", "")
+    parameters, strict = function.get("parameters", EMPTY), function.get("strict", False)
+    if type(name) is not str or not _NAME.fullmatch(name) or type(description) is not str:
+        return None
+    fits = (type(parameters) is dict or parameters is EMPTY) and type(strict) is bool
+    return Tool(name, description, parameters, strict) if fits else None
+
+
+_FUNCTION = frozenset({"name", "description", "parameters", "strict"})
+_NAME = re.compile("[A-Za-z0-9_-]{1,64}")
 
 
 def _form(given: Any) -> ResponseFormat:

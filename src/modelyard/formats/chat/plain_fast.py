@@ -22,7 +22,7 @@ from modelyard.domain.completion import (
 from modelyard.domain.frozen_fast import maker
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.bounds import LONGEST_MODEL_NAME, NUMBERS, ParsedRequest, is_unicode, number_fields
-from modelyard.formats.json import MAX_STRUCTURE
+from modelyard.formats.json import MAX_DEPTH, MAX_STRUCTURE
 
 _INTEGERS = frozenset({"top_k", "seed", "n", "max_tokens", "max_completion_tokens"})
 _NUMBERS = NUMBERS.keys() - {"min_tokens"}
@@ -89,13 +89,16 @@ def read_plain_text(raw: bytes, details: bool = False, hold: Hold | None = None)
     return parsed if has_all(text, body, least) else None
 
 
-def has_all(text: str, value: Any, least: int) -> bool:
-    """Return whether no string of a text is lost in its value, in which there are at least so many."""
+def has_all(text: str, value: Any, least: int, levels: int = MAX_DEPTH) -> bool:
+    """Return whether no string of a text is lost in its value, in which there are at least so many.
+
+    Raises ValueError for a value of more levels than these, if it has more strings.
+    """
     quotes = text.count('"')
     if "\\" in text:
         bare = text.replace("\\\\", "") if "\\\\" in text else text
         quotes = bare.count('"') - bare.count('\\"')
-    return quotes == 2 * least or quotes == 2 * _strings(value)
+    return quotes == 2 * least or quotes == 2 * _strings(value, levels)
 
 
 def _without_held(text: str, hold: Hold, held: dict[str, Held]) -> str:
@@ -110,8 +113,10 @@ def _without_held(text: str, hold: Hold, held: dict[str, Held]) -> str:
     return text
 
 
-def _strings(value: dict[str, Any] | list[Any]) -> int:
+def _strings(value: dict[str, Any] | list[Any], levels: int) -> int:
     """Count the strings of a value, and the names of members."""
+    if levels == 0:
+        raise ValueError("is nested too deeply")
     found, parts = 0, value
     if type(value) is dict:
         found, parts = len(value), list(value.values())
@@ -119,7 +124,7 @@ def _strings(value: dict[str, Any] | list[Any]) -> int:
         if type(part) is str:
             found += 1
         elif type(part) is dict or type(part) is list:
-            found += _strings(part)
+            found += _strings(part, levels - 1)
     return found
 
 
