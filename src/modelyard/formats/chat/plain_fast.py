@@ -304,7 +304,8 @@ def _other_message(given: Mapping[str, Any], role: Role | None) -> Message | Non
     """Read a message with a name, parts of text, or calls, or the answer to a call."""
     members = {name: value for name, value in given.items() if value is not None or not name.isascii()}
     members.pop("role", None)
-    content, name, calls = members.pop("content", None), members.pop("name", None), ()
+    content, name = members.pop("content", None), members.pop("name", None)
+    calls: tuple[ToolCall, ...] | None = ()
     id_ = members.pop("tool_call_id", None) if role is Role.TOOL else None
     if role is Role.ASSISTANT and "tool_calls" in members:
         calls = _calls(members.pop("tool_calls"))

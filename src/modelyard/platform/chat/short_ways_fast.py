@@ -30,7 +30,7 @@ class ShortWays:
     """Each way returns a finished completion, or None: then the general way goes on, from what has `begun`."""
 
     _first: tuple[Any, ...] = ()
-    _rest: list[Iterator[Deltas] | None] | tuple[()] = ()
+    _rest: Any = ()
 
     def __init__(self, of: RunningCompletion) -> None:
         self._of = of
