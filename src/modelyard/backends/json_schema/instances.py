@@ -8,7 +8,6 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -55,29 +54,21 @@ def structured_text(request: CompletionRequest) -> str | None:
     if wanted.type is ResponseType.REGEX:
         schema = {"type": "string", "pattern": f"^(?:{wanted.pattern})$"}
         return str(smallest_instance(schema, "structured_outputs", "regex"))
-    return _TEXTS.of(wanted)
+    return _text_of(wanted)
 
 
-class _KeptTexts:
-    """The instances of forms that are alive, which are those that requests repeat."""
-
-    def __init__(self) -> None:
-        self._kept: dict[int, tuple[ReferenceType[ResponseFormat], str]] = {}
-
-    def of(self, wanted: ResponseFormat) -> str:
-        """Return the text of the smallest instance. Raises `InvalidInput`."""
-        kept = self._kept.get(id(wanted))
-        if kept is not None and kept[0]() is wanted:
-            return kept[1]
-        text = json.dumps(smallest_instance(wanted.schema, "response_format", "json_schema", "schema"))
-        self._kept[id(wanted)] = ref(wanted, partial(self._forget, id(wanted))), text
-        return text
-
-    def _forget(self, key: int, _: object) -> None:
-        self._kept.pop(key, None)
+_TEXTS: dict[int, tuple[ReferenceType[ResponseFormat], str]] = {}
+"""The instances of forms that are alive, by their identity: those are the ones that requests repeat."""
 
 
-_TEXTS = _KeptTexts()
+def _text_of(wanted: ResponseFormat) -> str:
+    key = id(wanted)
+    kept = _TEXTS.get(key)
+    if kept is not None and kept[0]() is wanted:
+        return kept[1]
+    text = json.dumps(smallest_instance(wanted.schema, "response_format", "json_schema", "schema"))
+    _TEXTS[key] = ref(wanted, lambda _: _TEXTS.pop(key, None)), text
+    return text
 
 
 def smallest_instance(schema: Any, *loc: str | int) -> Any:

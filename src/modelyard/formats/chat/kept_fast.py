@@ -8,7 +8,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Never, cast
+from typing import Any, cast
 
 from modelyard.domain.completion import ResponseFormat, Tool
 from modelyard.domain.record import EMPTY
@@ -98,11 +98,7 @@ def read_member(name: str, text: str, at: int) -> Held:
     return Held(name, value, _READERS[name](given))
 
 
-def _refused(constant: str) -> Never:
-    raise ValueError(constant)
-
-
-_scan: Any = json.JSONDecoder(parse_constant=_refused).scan_once  # type: ignore[attr-defined]
+_scan: Any = json.JSONDecoder(parse_constant=int).scan_once  # type: ignore[attr-defined]
 
 
 def _tools(given: Any) -> tuple[Tool, ...]:

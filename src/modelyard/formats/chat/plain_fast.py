@@ -27,7 +27,6 @@ from modelyard.formats.json import MAX_DEPTH, MAX_STRUCTURE
 _INTEGERS = frozenset({"top_k", "seed", "n", "max_tokens", "max_completion_tokens"})
 _NUMBERS = NUMBERS.keys() - {"min_tokens"}
 _BARE = frozenset({"model", "messages", "stream", "stream_options"})
-_STREAM_OPTIONS = frozenset({"include_usage", "include_obfuscation"})
 _CHOICES = {"auto": ToolChoice(), "none": ToolChoice(ToolMode.NONE)}
 _TOKEN_ID = re.compile("[0-9]{1,9}")
 _HELD = object()
@@ -138,7 +137,9 @@ def read_plain(body: Any, details: bool = False) -> ParsedRequest | None:
         return None
     with_usage = False
     if "stream_options" in body and (options := body["stream_options"]) is not None:
-        if not (plain.streamed and type(options) is dict and options.keys() <= _STREAM_OPTIONS):
+        if not (
+            plain.streamed and type(options) is dict and options.keys() <= {"include_usage", "include_obfuscation"}
+        ):
             return None
         if any(type(value) is not bool for value in options.values()):
             return None
@@ -340,19 +341,16 @@ def _calls(given: Any) -> tuple[ToolCall, ...] | None:
         return None
     calls = []
     for call in given:
-        if type(call) is not dict or call.keys() != _CALL or call["type"] != "function":
+        if type(call) is not dict or call.keys() != {"id", "type", "function"} or call["type"] != "function":
             return None
         function = call["function"]
-        if type(function) is not dict or function.keys() != _FUNCTION:
+        if type(function) is not dict or function.keys() != {"name", "arguments"}:
             return None
         values = call["id"], function["name"], function["arguments"]
         if not all(type(value) is str and is_unicode(value) for value in values):
             return None
         calls.append(ToolCall(*values))
     return tuple(calls) or None
-
-
-_CALL, _FUNCTION = {"id", "type", "function"}, {"name", "arguments"}
 
 
 def _is_plain(message: Any) -> bool:

@@ -5,7 +5,7 @@ assembles, cuts and shows an answer in parts. Where a budget applies, such an an
 transaction, in the place of one that reserves and one that books.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from decimal import Decimal
 from itertools import chain
 from typing import Any
@@ -53,7 +53,7 @@ class ShortWays:
             if not (self._first or self._asks(0)):
                 return None
             delta = self._first[0]
-            if not is_whole(delta, of.max_tokens) or (request.stop and _is_stopped(delta.text, request.stop)):
+            if not is_whole(delta, of.max_tokens) or (request.stop and any(one in delta.text for one in request.stop)):
                 return None
             if hasattr(self._rest[0], "close"):
                 self._close(0)
@@ -70,7 +70,7 @@ class ShortWays:
             if index == len(self._first) and not self._asks(index):
                 return None
             delta = self._first[index]
-            if not is_whole(delta, of.max_tokens) or _is_stopped(delta.text, of.request.stop):
+            if not is_whole(delta, of.max_tokens) or any(one in delta.text for one in of.request.stop):
                 return None
             if hasattr(self._rest[index], "close"):
                 self._close(index)
@@ -169,10 +169,6 @@ def _failing(error: Exception) -> Iterator[Deltas]:
         raise error
 
     return iter(fail, None)
-
-
-def _is_stopped(text: str, stop: Sequence[str]) -> bool:
-    return any(one in text for one in stop)
 
 
 def is_whole(delta: Any, most: int) -> bool:
