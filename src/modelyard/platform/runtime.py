@@ -151,7 +151,8 @@ class ProcessCache:
 
     def slot(self, kind: Callable[[], S]) -> S:
         """Return what lies in the slot of a class; the first call makes it."""
-        return self.slot_of(kind, kind)  # type: ignore[arg-type]
+        found: S | None = self.slots.get(kind)  # type: ignore[call-overload]
+        return self.slot_of(kind, kind) if found is None else found  # type: ignore[arg-type]
 
     def slot_of(self, kind: type[S], make: Callable[[], S]) -> S:
         """Return what lies in the slot of a class, which `make` makes at the first call."""
