@@ -392,6 +392,9 @@ def test_what_was_asked_is_collected_and_trained_on(tmp_path: Path, monkeypatch:
     once = [call("collect", "once", "--no-wait", "--idempotency-key", "k", "--json").stdout for _ in range(2)]
     assert once[0] == once[1]
     assert json.loads(call("jobs", "show", queued["collection"], "--json").stdout)["status"] == "queued"
+    words = ["collect", "first", "--priority", "5", "--train", "support/bot", "--json"]
+    early = [json.loads(call(*words, "--no-wait").stdout)["collection"], json.loads(call(*words).stdout)["job"]]
+    assert [json.loads(call("jobs", "show", job, "--json").stdout)["priority"] for job in early] == [5, 5]
     assert "not both" in call("collect", "x", "--judge", "echo", "--score", "up", status=2).stderr
     assert "is not a pattern" in call("collect", "x", "--redact-pattern", "(", status=2).stderr
     assert "'email'" in call("collect", "x", "--redact", "emial", status=1).stderr
