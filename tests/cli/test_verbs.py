@@ -162,20 +162,6 @@ def test_a_model_is_made_and_trained_by_each_method(tmp_path: Path) -> None:
     assert "has no option 'rate'" in wrong.output
 
 
-def test_budgets_are_set_for_an_entity_or_a_key_by_its_name(here: Path) -> None:
-    call("budget", "set", "acme", "25.00", "--period", "month", "--warn-at", "0.8")
-    assert (
-        call("budget", "set", "acme", 1, "--key", "desk").stdout == "acme may spend 1 USD in total, and has spent 0\n"
-    )
-    whole, one = rows("budget", "list", "--entity", "acme")
-    assert (whole["period"], whole["limit"], whole["key_id"]) == ("month", "25.00", None)
-    assert (one["period"], one["remaining"]) == ("total", "1")
-    call("budget", "remove", "acme", "--key", "desk")
-    assert len(rows("budget", "list")) == 1
-    assert "no key has" in call("budget", "set", "acme", 1, "--key", "none", status=1).output
-    assert "period" in call("budget", "set", "acme", 1, "--period", "week", status=2).output
-
-
 def test_a_key_of_the_host_is_made_and_any_key_revoked_by_name(tmp_path: Path) -> None:
     store = tmp_path / "yard.db"
     for name in ("ops", "twin", "twin"):

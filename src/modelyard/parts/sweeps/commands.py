@@ -8,7 +8,7 @@ import attrs
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.terminal import StoreName, entity_option, json_option, opened, show, store_option
+from modelyard.cli.terminal import StoreName, entity_option, json_option, names_once, opened, show, store_option
 from modelyard.cli.training import parsed_option
 from modelyard.parts.sweeps.handle import SweepHandle
 from modelyard.parts.sweeps.records import number
@@ -35,6 +35,7 @@ def _axis(text: str) -> tuple[str, Any]:
     "options",
     multiple=True,
     type=_axis,
+    callback=names_once,
     metavar="NAME=VALUE,VALUE",
     help="A setting of the method with its values, such as learning_rate=1e-5,1e-4; repeat for more.",
 )

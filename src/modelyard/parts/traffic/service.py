@@ -82,7 +82,8 @@ class Traffic:
 
         Answers that are stored from now on are not collected. If its worker is lost, the job continues where it was.
         Functions cannot be conditions of a job. Of `needs`, the collection has the priority, and the training all. The
-        same request under one `idempotency_key` is one job. With `require_worker`, raises `NoWorker` if no worker is alive. Raises as `collect`, and `RateLimited`, `Conflict`.
+        same request under one `idempotency_key` is one job. With `require_worker`, raises `NoWorker` if no worker is
+        alive. Raises as `collect`, and `RateLimited`, `Conflict`.
         """
         key = check_idempotency_key(idempotency_key)
         request = CollectRequest.of(self._runtime, self._principal, name, options)
