@@ -122,13 +122,19 @@ def test_what_cannot_be_tried_again_says_why(platform: Platform) -> None:
         other.retry(own.id)
 
 
-def test_an_evaluation_goes_on_where_it_stopped(platform: Platform) -> None:
+def test_an_evaluation_that_failed_goes_on_and_one_that_was_cancelled_does_not(platform: Platform) -> None:
     rows = [{"prompt": str(number), "expected": str(number)} for number in range(3)]
-    run = platform.evaluations.submit("quiz", "echo", rows)
-    call("jobs", "cancel", run.id)
+    key = platform.keys.create("local", ["desk"]).key
+    run = platform.acting_as(key.principal()).evaluations.submit("quiz", "echo", rows)
+    platform.keys.revoke(key.id)
+    platform.worker().run_until_idle()
+    assert platform.jobs.get(run.id).status == "failed"
     assert "queued" in call("jobs", "retry", run.id).stdout
     platform.worker().run_until_idle()
     assert platform.evaluations.runs.get(run.id).state == "completed"
+    other = platform.evaluations.submit("quiz", "echo", rows)
+    call("jobs", "cancel", other.id)
+    assert "rescore it" in call("jobs", "retry", other.id, status=1).stderr
 
 
 def test_a_budget_that_was_raised_lets_a_job_go_on(platform: Platform) -> None:

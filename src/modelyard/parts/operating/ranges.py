@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from modelyard.errors import InvalidInput
 
 
-def range_of(since: str | None, until: str | None, month: str | None) -> Mapping[str, datetime | str | None]:
+def range_of(since: str | None, until: str | None, month: str | None) -> Mapping[str, Any]:
     """Return the arguments of `platform.usage.total` for a range. Raises `InvalidInput`."""
     return {"since": _moment(since, "since"), "until": _moment(until, "until"), "month": month}
 

@@ -61,13 +61,13 @@ def usage(
     month: str | None,
     as_csv: bool,
     as_json: bool,
-    **of: str | None,
+    **of: Any,
 ) -> None:
     """Sum usage and its cost."""
     if as_csv and as_json:
         raise click.UsageError("give --csv or --json, not both")
     columns = tuple(by.split(","))
-    times: Any = range_of(since, until, month)
+    times = range_of(since, until, month)
     with opened(store) as platform:
         found = platform.usage.total(columns, **times, **of)
     if as_csv:
