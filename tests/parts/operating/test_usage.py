@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path

@@ -22,7 +22,10 @@ from modelyard.report.table import printable
 @click.option("--last", type=click.IntRange(1), help="Only so many, the newest.")
 @json_option
 def logs(store: StoreName, job: str, last: int | None, as_json: bool) -> None:
-    """Print what has happened to JOB (named as for `jobs show`), a line for each event, the oldest first."""
+    """Print what has happened to JOB.
+
+    JOB is named as for `jobs show`. Each event is a line, the oldest first.
+    """
     with opened(store) as platform:
         found = job_named(platform, job)
         events: Iterable[TrainingEvent] = platform.jobs.events(found.id, order="asc" if last is None else "desc")
@@ -45,7 +48,10 @@ def _short(value: Any) -> str:
 @store_option
 @click.argument("job")
 def pause(store: StoreName, job: str) -> None:
-    """Stop JOB (named as for `jobs show`), a training, at its next step, or keep it waiting, until it is resumed."""
+    """Stop JOB at its next step, until it is resumed.
+
+    JOB is a training, named as for `jobs show`. One that waits is kept waiting.
+    """
     with opened(store) as platform:
         found = job_named(platform, job)
         in_own_name(platform).training.job(found.id).pause()
@@ -56,7 +62,10 @@ def pause(store: StoreName, job: str) -> None:
 @store_option
 @click.argument("job")
 def resume(store: StoreName, job: str) -> None:
-    """Continue JOB (named as for `jobs show`), a training that is paused, or that a budget has ended."""
+    """Continue JOB, which is paused or was ended by a budget.
+
+    JOB is a training, named as for `jobs show`.
+    """
     with opened(store) as platform:
         resumed = platform.training.resume(job_named(platform, job).id)
         click.echo(f"{resumed.id} is {resumed.status}")
@@ -66,9 +75,10 @@ def resume(store: StoreName, job: str) -> None:
 @store_option
 @click.argument("job")
 def retry(store: StoreName, job: str) -> None:
-    """Try JOB (named as for `jobs show`) again, which has failed or was cancelled.
+    """Try JOB again, which has failed or was cancelled.
 
-    A training on a dataset is queued as a new job; an evaluation goes on, and evaluates no stored row again.
+    JOB is named as for `jobs show`. A training on a dataset is queued as a new job; an evaluation goes on, and
+    evaluates no stored row again.
     """
     with opened(store) as platform:
         found = job_named(platform, job)
