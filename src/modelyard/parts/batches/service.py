@@ -26,8 +26,8 @@ from modelyard.protocols import Snapshot, Tx
 class Batches:
     """The batches that a principal may see.
 
-    file = platform.files.create("requests.jsonl", open("requests.jsonl", "rb"), purpose="batch")
-    batch = platform.batches.create(file.id, endpoint="/v1/chat/completions")
+    file = platform.compat.files.create("requests.jsonl", open("requests.jsonl", "rb"), purpose="batch")
+    batch = platform.compat.batches.create(file.id, endpoint="/v1/chat/completions")
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:

@@ -1,4 +1,4 @@
-"""Answers that the platform keeps: `platform.responses`, in the format of responses."""
+"""Answers that the platform keeps: `platform.compat.responses`, in the format of responses."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -66,7 +66,7 @@ PART = Part(
     "responses",
     records=_records,
     changes=_changes,
-    resources={"responses": _responses},
+    resources={"compat.responses": _responses},
     job_types={"response": _job},
     interfaces=_interfaces,
     routes={"responses": _routes},

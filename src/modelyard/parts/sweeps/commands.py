@@ -2,13 +2,23 @@
 
 import json
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import attrs
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.terminal import StoreName, entity_option, json_option, names_once, opened, show, store_option
+from modelyard.cli.terminal import (
+    PlaceType,
+    StoreName,
+    entity_option,
+    json_option,
+    names_once,
+    opened,
+    show,
+    store_option,
+)
 from modelyard.cli.training import parsed_option
 from modelyard.parts.sweeps.handle import SweepHandle
 from modelyard.parts.sweeps.records import number
@@ -107,9 +117,9 @@ def _line(sweep: SweepHandle) -> list[Any]:
 @sweeps.command("show")
 @store_option
 @click.argument("sweep")
-@click.option("--save", type=click.Path(dir_okay=False), help="Write a page of it, such as sweep.html.")
+@click.option("--save", type=PlaceType(), metavar="FILE", help="Write a page of it, such as sweep.html.")
 @json_option
-def show_sweep(store: StoreName, sweep: str, save: str | None, as_json: bool) -> None:
+def show_sweep(store: StoreName, sweep: str, save: Path | None, as_json: bool) -> None:
     """Show SWEEP, by its name ([[entity/]project/]name) or id: its trials, the lowest held-out loss first."""
     with opened(store) as platform:
         found = platform.sweeps.get(sweep)

@@ -7,7 +7,7 @@ from modelyard.part import Command, DashboardPage, Part
 
 if TYPE_CHECKING:
     from modelyard.domain.record import Record
-    from modelyard.parts.sweeps.service import Sweeps
+    from modelyard.parts.sweeps.service import StartSweep, Sweeps
     from modelyard.platform.runtime import Runtime
     from modelyard.protocols import Tx
 
@@ -22,6 +22,12 @@ def _sweeps() -> "type[Sweeps]":
     from modelyard.parts.sweeps.service import Sweeps as resource
 
     return resource
+
+
+def _sweep() -> "type[StartSweep]":
+    from modelyard.parts.sweeps.service import StartSweep as member
+
+    return member
 
 
 def _on_event(runtime: "Runtime", tx: "Tx", event: Any) -> None:
@@ -46,7 +52,7 @@ _HOME = "modelyard.parts.sweeps.commands"
 PART = Part(
     "sweeps",
     records=_records,
-    resources={"sweeps": _sweeps},
+    resources={"sweeps": _sweeps, "training.sweep": _sweep},
     on_event=_on_event,
     pages=_pages,
     commands={

@@ -328,3 +328,9 @@ def _moved(place: str, other: str) -> Iterator[None]:
             attrs.evolve(one, loc=(other, *one.loc[1:])) if one.loc[:1] == (place,) else one for one in wrong.problems
         ]
         raise InvalidInput(problems) from None
+
+
+class StartSweep(Sweeps):
+    """`platform.training.sweep`."""
+
+    __call__ = Sweeps.start

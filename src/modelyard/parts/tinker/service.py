@@ -1,4 +1,4 @@
-"""`platform.training_runs`: models that clients train command by command, as Tinker's interface has it."""
+"""`platform.compat.training_runs`: models that clients train command by command, as Tinker's interface has it."""
 
 import hashlib
 from collections.abc import Mapping

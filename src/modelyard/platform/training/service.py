@@ -3,28 +3,28 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar, Unpack, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, get_type_hints, overload
 
 import attrs
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.identity import Principal, check_idempotency_key, check_name
+from modelyard.domain.identity import check_idempotency_key, check_name
 from modelyard.domain.job import Job, JobKind, JobStatus, files_of
 from modelyard.domain.models import Model
 from modelyard.domain.record import EMPTY, Order
 from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
 from modelyard.domain.training_config import DPOOptions, LoopOptions, RLOptions, SFTOptions, TrainingConfig
 from modelyard.domain.worker import Resources, check_resources
-from modelyard.errors import InvalidInput, MissingPart, NotFound, nearest
+from modelyard.errors import InvalidInput, NotFound, nearest
 from modelyard.formats.training_data import DATASETS, RowFormat, group_rows
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
+from modelyard.platform.extended import Extended
 from modelyard.platform.jobs import announced
 from modelyard.platform.jobs.events import event_listing
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import cursor_at, index_listing, listed_entity, named_place
-from modelyard.platform.runtime import Runtime
 from modelyard.platform.training import loop as loops
 from modelyard.platform.training.data import (
     BaseModelCheck,
@@ -57,21 +57,25 @@ from modelyard.platform.training.methods import METHODS, JobRequest, Method, res
 from modelyard.platform.training.submission import add_job, new_job, require_offered
 from modelyard.protocols import Snapshot, StoredArtifact
 
+if TYPE_CHECKING:
+    from modelyard.parts.resources import TrainingMembers
+else:
+    TrainingMembers = object
+
 T = TypeVar("T")
 
 
 SEED_BYTES = 6
 
 
-class Training:
+class Training(Extended, TrainingMembers):
     """The training jobs that a principal may see.
 
     job = platform.training.sft("bots/support", "examples.jsonl", learning_rate=1e-4)
     checkpoint = job.result()
     """
 
-    def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self._runtime, self._principal = runtime, principal
+    AREA = "training."
 
     # ---- asking for a job
 
@@ -155,13 +159,6 @@ class Training:
         check_options(JobKind.LOOP, LoopOptions, options)
         request = self._request(METHODS[JobKind.RL], model, loops.resolve(options), idempotency_key, needs)
         return loops.new_loop(self._runtime, self._principal, request, tasks, reward, held_out, self._add)
-
-    def sweep(self, model: Model | str, data: Any, **options: Any) -> Any:
-        """Train a model with every combination of options, as one object: `platform.sweeps.start`."""
-        for part in self._runtime.parts:
-            if "sweeps" in part.resources:
-                return part.resources["sweeps"]()(self._runtime, self._principal).start(model, data, **options)
-        raise MissingPart("sweep: the part sweeps makes it, and is not there")
 
     def submit(
         self,

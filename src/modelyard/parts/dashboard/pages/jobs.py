@@ -154,7 +154,7 @@ def job(view: View) -> HtmlPage:
         return HtmlPage("Collection", _summary(view, found, _collected(view, found.id)), live=found.ended_at is None)
     if found.kind not in TRAINING_KINDS:
         driven = found.kind == COMMANDS_JOB
-        to = ("tinker", view.platform.training_runs.of_job(found.id).id) if driven else ("runs", found.subject)
+        to = ("tinker", view.platform.compat.training_runs.of_job(found.id).id) if driven else ("runs", found.subject)
         content = joined([_summary(view, found, []), tag("p", view.link("To the run", *to))])
         return HtmlPage(f"{found.kind} job", content, live=found.ended_at is None)
     training = view.platform.training.get(found.id)
