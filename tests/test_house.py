@@ -196,6 +196,7 @@ TIES = {
     ("batches", "completions"): "a batch answers requests of these formats",
     ("batches", "embeddings"): "a batch answers requests of these formats",
     ("batches", "responses"): "a batch answers requests of these formats",
+    ("comparisons", "reports"): "tables are drawn with its elements",
     ("datasets", "readers"): "a file is split by fields that training does not keep",
     ("exchanges", "completions"): "requests of rollouts are in these formats",
     ("exchanges", "messages"): "requests of rollouts are in these formats",

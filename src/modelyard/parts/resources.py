@@ -3,6 +3,7 @@
 from modelyard.parts.annotations.service import Annotations
 from modelyard.parts.batches.files.service import Files
 from modelyard.parts.batches.service import Batches
+from modelyard.parts.comparisons.service import Comparisons
 from modelyard.parts.completions.service import Completions
 from modelyard.parts.datasets.service import Datasets
 from modelyard.parts.embeddings.service import Embeddings
@@ -34,6 +35,8 @@ class StandardResources:
     """Data sets that were uploaded, and splits of them."""
     sweeps: Sweeps
     """Models that are trained with every combination of options."""
+    comparisons: Comparisons
+    """Several runs compared in one table."""
     traffic: Traffic
     """Training data from what was asked and answered."""
     webhooks: Webhooks

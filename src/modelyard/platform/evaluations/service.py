@@ -12,7 +12,7 @@ from modelyard.domain.evaluation.results import QueryOptions, ResultQuery
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.domain.training import TrainingEvent
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, MissingPart
 from modelyard.lazy import asyncio
 from modelyard.platform.evaluations import compare, events, result
 from modelyard.platform.evaluations.compare import QualityGate
@@ -284,6 +284,14 @@ class Evaluations:
         runs: tuple[Any, ...] = (baseline, candidate)
         before, after = (ExportedRun.of(run) or self._run(run, project, entity) for run in runs)
         return compare.compare_runs(self._runtime, before, after, **options)
+
+    def compare_all(self, runs: Sequence[AnyRun | ExportedFile], baseline: Any = None, **options: Any) -> Any:
+        """Compare several runs in one table, all pairs or each with a `baseline`: `platform.comparisons.compare`."""
+        for part in self._runtime.parts:
+            if "comparisons" in part.resources:
+                found = part.resources["comparisons"]()(self._runtime, self._principal)
+                return found.compare(runs, baseline, **options)
+        raise MissingPart("compare_all: the part comparisons makes it, and is not there")
 
     def assert_not_worse(
         self,

@@ -172,6 +172,7 @@ def run(view: View) -> HtmlPage:
         view.link("All rows", "runs", found.id, "rows"),
         " · ",
         view.link("Failed rows", "runs", found.id, "rows", show="failed"),
+        *((" · ", view.link("Slices", "runs", found.id, "by")) if "comparisons" in dir(view.platform) else ()),
     )
     words = notes(view, found.id, "runs", "runs", found.id)
     if found.state is RunState.RUNNING:
