@@ -30,8 +30,6 @@ SECTIONS = {
     },
     "Who may do what": {
         "keys": ("modelyard.cli.keys:keys", "Manage API keys."),
-        "usage": ("modelyard.cli.usage:usage", "Sum usage and its cost."),
-        "budget": ("modelyard.cli.usage:budget", "Bound what entities and keys may spend."),
     },
     "Store": {
         "doctor": ("modelyard.cli.upkeep:doctor", "Try every part of the platform."),

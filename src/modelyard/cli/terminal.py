@@ -1,5 +1,6 @@
 """Parts that the commands share: options, errors as one line, the platform of a store, tables."""
 
+import getpass
 import json
 import re
 import sys
@@ -10,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
+import attrs
 import click
 from click.core import ParameterSource
 
@@ -149,6 +151,14 @@ def opened_or_empty(store: StoreName) -> AbstractContextManager[Platform]:
     if store == DEFAULT_STORE and named_factory() is None and not DEFAULT_STORE.exists():
         return open_platform(parts=parts_of(click.get_current_context()))
     return opened(store)
+
+
+def in_own_name(platform: Platform) -> Platform:
+    """Return the platform as the host acts under the name of whoever runs the command, which is recorded with it."""
+    try:
+        return platform.acting_as(attrs.evolve(platform.principal, name=getpass.getuser()))
+    except (OSError, KeyError, ImportError):  # this user has no name
+        return platform
 
 
 def _made(factory: str) -> Platform:

@@ -9,6 +9,7 @@ from modelyard.parts.datasets.service import Datasets
 from modelyard.parts.embeddings.service import Embeddings
 from modelyard.parts.fine_tuning.service import FineTuning
 from modelyard.parts.metrics.service import Metrics
+from modelyard.parts.operating.retry import Retry
 from modelyard.parts.responses.service import Responses
 from modelyard.parts.retention.service import KeepEvents, KeepLedger, KeepRuns, KeepTexts
 from modelyard.parts.shares.service import Shares
@@ -49,6 +50,9 @@ class StandardResources:
     """Remove old evaluation runs."""
     keep_texts: KeepTexts
     """Remove old texts: stored completions, responses, traces, logs and files."""
+
+    retry: Retry
+    """Queue a training job again that has failed or was cancelled."""
 
     add_base_model: AddBaseModel
     """Offer a causal language model in a local folder, and train on it."""

@@ -45,6 +45,7 @@ STANDARD: Sequence[Part] = (
     _standard("torch", "engine"),
     _standard("upstream"),
     _standard("scripted"),
+    _standard("operating"),
     _standard("retention"),
     _standard("backups"),
     _standard("postgres", "upkeep"),

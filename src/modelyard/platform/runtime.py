@@ -1,6 +1,7 @@
 """What the use cases run on: everything comes from here, nothing is discovered."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
@@ -133,7 +134,8 @@ class ProcessCache:
     `offered` is what the backend offered last, and `offered_by_id` indexes it; `offers` counts how often that changed.
     `running` are the requests under way, by their ids: each is removed by the one who records its usage, itself or
     `close`. `bookings` are those that are not committed yet. `budgets` are budgets as this process saw them last, by
-    their ids. `meters` count what happens, once metrics were asked for. Whatever else a capability keeps lies in a slot
+    their ids. `failures` count the requests that failed, by entity, key and code, until who alerts of them takes them
+    out. `meters` count what happens, once metrics were asked for. Whatever else a capability keeps lies in a slot
     of its own class.
     """
 
@@ -144,6 +146,7 @@ class ProcessCache:
     bookings: dict[str, Booking] = attrs.field(factory=dict)
     budgets: dict[str, Budget] = attrs.field(factory=dict)
     closed: bool = False
+    failures: Counter[tuple[str, str, str]] = attrs.field(factory=Counter)
     meters: Meters | None = None
     tracing: "Tracing | None" = None
     slots: dict[type, Any] = attrs.field(factory=dict)
@@ -179,6 +182,18 @@ class ProcessCache:
             if self.meters is None:
                 self.meters = Meters()
             return self.meters
+
+    def note_failure(self, entity: str, key_id: str, code: str, count: int = 1) -> None:
+        """Count a request that failed."""
+        with self.lock:
+            if len(self.failures) < MOST_BUDGETS or (entity, key_id, code) in self.failures:
+                self.failures[entity, key_id, code] += count
+
+    def take_failures(self) -> Counter[tuple[str, str, str]]:
+        """Return the requests that failed since this was called before."""
+        with self.lock:
+            taken, self.failures = self.failures, Counter()
+            return taken
 
     def see_budgets(self, budgets: Iterable[Budget]) -> None:
         """Remember budgets as they were a moment ago."""

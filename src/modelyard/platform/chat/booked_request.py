@@ -247,6 +247,7 @@ def report_failed(completion: BookedRequest, error: Exception) -> None:
     runtime, plan = completion.runtime, completion.plan
     completion.failure = error
     code, status = getattr(error, "code", ModelyardError.code), _status(completion)
+    runtime.cache.note_failure(completion.attribution.entity, completion.principal.key_id, code)
     if runtime.cache.meters is not None:  # without a plan, any word may have been sent as a model's name
         runtime.cache.meters.ended("" if plan is None else plan.booked_as, status, code)
     if runtime.observer is not None:

@@ -16,7 +16,7 @@ from modelyard.lazy import log
 from modelyard.platform.chat import capability_checks as checks
 from modelyard.platform.chat.assembly import ResponseAssembler, check_length
 from modelyard.platform.chat.booked_request import BookedRequest
-from modelyard.platform.usage.booking import CompletionBooking
+from modelyard.platform.usage.booking import CompletionBooking, budget_ids
 from modelyard.protocols import ServedModel, Tx
 
 _completion, _usage, _admission = maker(Completion), maker(Usage), maker(Admission)
@@ -86,7 +86,8 @@ class RunningCompletion(BookedRequest):
     def admission(self) -> Admission:
         """Return what the request asks of the budgets and limits: the most that it can cost."""
         key_id, entity, now = self.principal.key_id, self.attribution.entity, self.runtime.clock.now()
-        return _admission(self.id, key_id, entity, (), self.cost_with(self.max_tokens), now)
+        asked = budget_ids(entity, key_id, self.attribution.project)
+        return _admission(self.id, key_id, entity, asked, self.cost_with(self.max_tokens), now)
 
     def to_show(self, assembler: ResponseAssembler) -> int:
         """Return how many deltas are to be shown. Raises `InvalidInput` if the choices are too long together."""
