@@ -6,7 +6,9 @@ from typing import Any
 
 import openai
 import pytest
+from hypothesis import given
 
+from example_counts import examples
 from modelyard import ScriptedBackend, open_platform
 from modelyard.backends import call, reasoning, say, token
 from modelyard.domain.completion import (
@@ -21,6 +23,7 @@ from modelyard.domain.completion import (
 )
 from modelyard.errors import BackendError, InvalidInput, NoAnswerPrepared
 from modelyard.testing import openai_client
+from places import MALFORMED, nested, stands_in, within
 
 SCHEMA = {
     "type": "json_schema",
@@ -223,3 +226,15 @@ def test_a_call_that_is_not_offered_is_refused_wherever_it_is_asked_for() -> Non
             client.responses.create(model="scripted", input="go")
         with pytest.raises(NoAnswerPrepared, match="a call of 'refund'"):
             asyncio.run(platform.chat.acomplete(**asked))
+
+
+@examples(40)
+@given(nested(MALFORMED))
+def test_a_malformed_schema_is_refused_where_it_stands_whatever_the_answer(wrong: dict[str, Any]) -> None:
+    schema = within(wrong)
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    with pytest.raises(InvalidInput) as refused:
+        ask("{}", response_format=form)
+    place = refused.value.problems[0].loc
+    assert place[:3] == ("response_format", "json_schema", "schema")
+    assert stands_in(schema, ".".join(map(str, place[3:]))), place
