@@ -5,13 +5,11 @@ before is found by comparing its bytes, and is neither parsed nor checked again.
 """
 
 import json
-import re
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from modelyard.domain.completion import ResponseFormat, Tool
-from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.plain_fast import Held, has_all, plain_messages
 from modelyard.formats.chat.tools import (
@@ -102,29 +100,10 @@ _scan: Any = json.JSONDecoder(parse_constant=int).scan_once  # type: ignore[attr
 
 
 def _tools(given: Any) -> tuple[Tool, ...]:
-    if type(given) is list and 0 < len(given) <= 1024 and None not in (plain := [_plain_tool(one) for one in given]):
-        return cast("tuple[Tool, ...]", tuple(plain))
     tools = structure_exactly(tuple[FunctionTool, ...], given)
     if not 0 < len(tools) <= 1024:
         raise InvalidInput.at("tools", msg="must have 1 to 1024 items")
     return tuple([read_tool(tool) for tool in tools])
-
-
-def _plain_tool(given: Any) -> Tool | None:
-    """Read a tool that has what most have. Returns None for any other."""
-    function = given.get("function") if type(given) is dict and len(given) == 2 else None
-    if type(function) is not dict or given.get("type") != "function" or not function.keys() <= _FUNCTION:
-        return None
-    name, description = function.get("name"), function.get("description", "")
-    parameters, strict = function.get("parameters", EMPTY), function.get("strict", False)
-    if type(name) is not str or not _NAME.fullmatch(name) or type(description) is not str:
-        return None
-    fits = (type(parameters) is dict or parameters is EMPTY) and type(strict) is bool
-    return Tool(name, description, parameters, strict) if fits else None
-
-
-_FUNCTION = frozenset({"name", "description", "parameters", "strict"})
-_NAME = re.compile("[A-Za-z0-9_-]{1,64}")
 
 
 def _form(given: Any) -> ResponseFormat:

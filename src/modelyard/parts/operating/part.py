@@ -1,4 +1,4 @@
-"""Usage and budgets in the command line, sums of usage over HTTP, and what is done with jobs that failed or wait."""
+"""What an operator does: usage and budgets, jobs that failed or wait, and a store that is to be kept in order."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ def _routes() -> "Sequence[Route]":
     return ROUTES
 
 
+_STORES, _UPKEEP = "modelyard.parts.operating.store_commands", "modelyard.parts.operating.upkeep_commands"
 _USAGE, _JOBS = "modelyard.parts.operating.usage_commands", "modelyard.parts.operating.job_commands"
 _WHO = "Who may do what"
 
@@ -35,6 +36,10 @@ PART = Part(
         "jobs logs": Command("", f"{_JOBS}:logs", "Print what has happened to JOB."),
         "jobs pause": Command("", f"{_JOBS}:pause", "Stop JOB at its next step, until it is resumed."),
         "jobs resume": Command("", f"{_JOBS}:resume", "Continue JOB, which is paused or was ended by a budget."),
+        "doctor": Command("Store", f"{_UPKEEP}:doctor", "Try every part of the platform."),
+        "sweep": Command("Store", f"{_UPKEEP}:sweep", "Remove files that no record names."),
+        "migrate": Command("Store", f"{_STORES}:migrate", "Bring the tables of an older version to this one."),
+        "copy": Command("Store", f"{_STORES}:copy", "Copy every record from one store to another."),
         "jobs retry": Command("", f"{_JOBS}:retry", "Try JOB again, which has failed or was cancelled."),
     },
 )
