@@ -3,6 +3,7 @@
 from modelyard.parts.annotations.service import Annotations
 from modelyard.parts.batches.files.service import Files
 from modelyard.parts.batches.service import Batches
+from modelyard.parts.comparisons.service import CompareAll
 from modelyard.parts.completions.service import Completions
 from modelyard.parts.datasets.service import Datasets
 from modelyard.parts.embeddings.service import Embeddings
@@ -81,3 +82,10 @@ class TrainingMembers:
 
     sweep: StartSweep
     """Train a model with every combination of options, as one object."""
+
+
+class EvaluationsMembers:
+    """What they add to `platform.evaluations`."""
+
+    compare_all: CompareAll
+    """Compare several runs in one table."""

@@ -30,6 +30,7 @@ STANDARD: Sequence[Part] = (
     _standard("traces"),
     _standard("datasets"),
     _standard("sweeps", "on_event"),
+    _standard("comparisons"),
     _standard("traffic"),
     _standard("tinker"),
     _standard("annotations"),

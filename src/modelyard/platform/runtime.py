@@ -13,7 +13,7 @@ from modelyard.domain.identity import Attribution
 from modelyard.domain.record import Record
 from modelyard.domain.schema import records_of
 from modelyard.domain.usage import Admission, Budget, LedgerEntry
-from modelyard.errors import StorageFull, StoreClosed, StoreError
+from modelyard.errors import InvalidInput, StorageFull, StoreClosed, StoreError
 from modelyard.lazy import log
 from modelyard.part import DefaultEngine, Part, TrainedRecord, standard_parts
 from modelyard.platform.liveness import LivenessMonitor
@@ -83,6 +83,13 @@ class Settings:
     unknown_members: str = "refuse"
     durable_usage: bool = False
 
+    def __attrs_post_init__(self) -> None:
+        flags = dict.fromkeys(("strict_conversations", "durable_usage"), (True, False))
+        modes = {"reference_mode": ("lenient", "syntax", "resolve"), "unknown_members": ("refuse", "ignore")}
+        for name, values in {**flags, **modes}.items():
+            if getattr(self, name) not in values:
+                raise InvalidInput.at("settings", name, msg=f"must be {' or '.join(map(repr, values))}")
+
 
 class Booking(Protocol):
     """What records what a request has used."""
@@ -144,7 +151,8 @@ class ProcessCache:
 
     def slot(self, kind: Callable[[], S]) -> S:
         """Return what lies in the slot of a class; the first call makes it."""
-        return self.slot_of(kind, kind)  # type: ignore[arg-type]
+        found: S | None = self.slots.get(kind)  # type: ignore[call-overload]
+        return self.slot_of(kind, kind) if found is None else found  # type: ignore[arg-type]
 
     def slot_of(self, kind: type[S], make: Callable[[], S]) -> S:
         """Return what lies in the slot of a class, which `make` makes at the first call."""

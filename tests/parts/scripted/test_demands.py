@@ -5,12 +5,15 @@ from typing import Any
 
 import openai
 import pytest
+from hypothesis import given
 
+from example_counts import examples
 from modelyard import ScriptedBackend, open_platform
 from modelyard.backends import call, reasoning, say, token
 from modelyard.domain.completion import CompletionRequest, Delta, Message, Role, ToolCall, Usage
 from modelyard.errors import BackendError, InvalidInput, NoAnswerPrepared
 from modelyard.testing import openai_client
+from places import MALFORMED, nested, stands_in, within
 
 SCHEMA = {
     "type": "json_schema",
@@ -177,3 +180,15 @@ def test_an_answer_that_breaks_off_is_passed_on_as_far_as_it_came() -> None:
         assert next(stream).text == '{"tot'
         with pytest.raises(BackendError, match="cable"):
             next(stream)
+
+
+@examples(40)
+@given(nested(MALFORMED))
+def test_a_malformed_schema_is_refused_where_it_stands_whatever_the_answer(wrong: dict[str, Any]) -> None:
+    schema = within(wrong)
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    with pytest.raises(InvalidInput) as refused:
+        ask("{}", response_format=form)
+    place = refused.value.problems[0].loc
+    assert place[:3] == ("response_format", "json_schema", "schema")
+    assert stands_in(schema, ".".join(map(str, place[3:]))), place

@@ -377,6 +377,7 @@ def test_any_values_can_be_drawn(values: Sequence[Any]) -> None:
 # ---- the command line
 
 
+@pytest.mark.slow
 def test_the_command_line(yard_file: Path, tmp_path: Path) -> None:
     for name, rows in (("a.jsonl", DATA), ("b.jsonl", HELD_OUT)):
         (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))

@@ -22,8 +22,10 @@ from modelyard.http.auth import is_loopback
 from modelyard.http.interface import Interface
 from modelyard.http.interfaces import STANDARD
 from modelyard.parts.server import forwarded, uvicorn_server
+from modelyard.parts.server.bounded_heads import Bounds
 from modelyard.report.terminal import log_to_terminal
 
+HEAD_SECONDS = Bounds().head_seconds
 _STANDARD = ",".join(map(str, STANDARD))
 GRACE_HELP = (
     "How long to serve on after SIGTERM, while /readyz says 503, so that load balancers send no more.  [default: 0]"
@@ -83,8 +85,8 @@ def _interfaces(context: click.Context, option: click.Parameter, given: str) -> 
     "--head-timeout",
     metavar="SECONDS",
     type=click.FloatRange(0, min_open=True),
-    default=30.0,
-    help="How long the head of a request may take.  [default: 30]",
+    default=HEAD_SECONDS,
+    help=f"How long the head of a request may take.  [default: {HEAD_SECONDS:g}]",
 )
 @log_option
 def serve(

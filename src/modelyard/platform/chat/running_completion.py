@@ -31,7 +31,8 @@ class RunningCompletion(BookedRequest):
     `request` is what the backend gets: with a token limit and a seed. `details` is whether the answer has
     log-probabilities and token ids, where the backend has them. `prompt_tokens` is None where only an answer
     reports it. `makes_choices` is whether the backend makes all choices in one call. `completion` is the whole answer,
-    once it is known. `created` is in Unix seconds.
+    once it is known. `created` is in Unix seconds. `at_once` counts the tokens of choices that were whole at once,
+    while others of the request are asked for.
     """
 
     operation: ClassVar[str] = "chat"
@@ -45,6 +46,7 @@ class RunningCompletion(BookedRequest):
     created: int
     assemblers: Sequence[ResponseAssembler] = ()
     completion: Completion | None = None
+    at_once: int = 0
 
     def _prepare(self) -> None:
         """Make the request that the backend gets: checked against its capabilities, with a token limit and a seed."""
@@ -135,6 +137,8 @@ class RunningCompletion(BookedRequest):
             return self._booking(self.completion.usage)
         if self.sent or any(assembler.produced for assembler in self.assemblers):
             return self._booking(self.usage())
+        if self.at_once:
+            return self._booking(_usage(self.prompt_tokens or 0, self.at_once, 0, self.images))
         return None if self.reserved is None else self._booking(None)
 
     def cut(self, error: Exception) -> None:

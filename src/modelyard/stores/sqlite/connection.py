@@ -130,10 +130,13 @@ class Readers:
         while self._idle:
             self._idle.pop().connection.close()
 
-    def _borrow(self) -> Any:
-        """Return the cursor of a connection that no other read uses."""
+    def refuse_closed(self) -> None:
         if self._closed:
             raise StoreClosed("the store was closed")
+
+    def _borrow(self) -> Any:
+        """Return the cursor of a connection that no other read uses."""
+        self.refuse_closed()
         try:
             return self._idle.pop()
         except IndexError:
