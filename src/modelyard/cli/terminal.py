@@ -4,6 +4,7 @@ import getpass
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from click.core import ParameterSource
 
 from modelyard.cli.lazy_group import parts_of
 from modelyard.compose import is_address, open_platform, store_address
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, StoreBusy
 from modelyard.part import refuse_address
 from modelyard.platform.platform import Platform
 from modelyard.report.table import printable, text_table
@@ -60,6 +61,7 @@ STORE_HELP = "The SQLite file of the platform, or the address of its database: p
 _PASSWORD = re.compile(r"(?<=://)([^:/@?]*):.*(?=@)|(password)=[^&]*")
 
 Pairs = tuple[tuple[str, Any], ...]
+T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
 _ARTIFACTS = "modelyard.artifacts"
 
@@ -134,13 +136,27 @@ def require_file(store: Path) -> None:
 
 
 @contextmanager
-def opened(store: StoreName, must_exist: bool = True) -> Iterator[Platform]:
-    """Open the platform in `store`, or that of `--factory`, for a `with` block."""
+def opened(store: StoreName, must_exist: bool = True, waits: bool = False) -> Iterator[Platform]:
+    """Open the platform in `store`, or that of `--factory`, for a `with` block; if it `waits`, as soon as it can be."""
     factory = named_factory()
-    if factory is None and must_exist:
-        require_store(store)
-    with _made(factory) if factory else _opened_with_parts(store) as platform:
+
+    def make() -> Platform:
+        if factory is None and must_exist:
+            require_store(store)
+        return _made(factory) if factory else _opened_with_parts(store)
+
+    with patiently(make) if waits else make() as platform:
         yield platform
+
+
+def patiently(do: Callable[[], T]) -> T:
+    """Return what `do` returns; while the store is busy or away, do it again and again, and say so each time."""
+    while True:
+        try:
+            return do()
+        except StoreBusy as away:
+            click.echo(f"waiting for the store, until Ctrl-C: {away}", err=True)
+            time.sleep(1)
 
 
 def _opened_with_parts(store: StoreName) -> Platform:
