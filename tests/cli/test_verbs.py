@@ -17,6 +17,8 @@ from modelyard import Example, Message, Role, open_platform
 from modelyard.cli import SECTIONS, main
 from modelyard.cli.lazy_group import LazyGroup
 
+pytestmark = pytest.mark.parts
+
 FACTORY = """
 import modelyard
 def platform():

@@ -11,11 +11,9 @@ __all__ = ["main"]
 
 SECTIONS = {
     "Start": {
-        "ask": ("modelyard.cli.asking:ask", "Ask a model for one completion, shown as it is made."),
         "work": ("modelyard.cli.working:work", "Run queued jobs until interrupted."),
     },
     "Models": {
-        "catalogue": ("modelyard.cli.asking:catalogue", "List the models that can be asked, and their prices."),
         "models": ("modelyard.cli.models:models", "List trainable models, or look at one."),
         "checkpoints": ("modelyard.cli.models:checkpoints", "List the checkpoints of a model."),
         "aliases": ("modelyard.cli.models:aliases", "List the aliases of a model."),

@@ -22,6 +22,7 @@ def _routes() -> "Sequence[Route]":
     return ROUTES
 
 
+_ASK = "modelyard.parts.operating.ask_commands"
 _STORES, _UPKEEP = "modelyard.parts.operating.store_commands", "modelyard.parts.operating.upkeep_commands"
 _USAGE, _JOBS = "modelyard.parts.operating.usage_commands", "modelyard.parts.operating.job_commands"
 _WHO = "Who may do what"
@@ -36,6 +37,8 @@ PART = Part(
         "jobs logs": Command("", f"{_JOBS}:logs", "Print what has happened to JOB."),
         "jobs pause": Command("", f"{_JOBS}:pause", "Stop JOB at its next step, until it is resumed."),
         "jobs resume": Command("", f"{_JOBS}:resume", "Continue JOB, which is paused or was ended by a budget."),
+        "ask": Command("Start", f"{_ASK}:ask", "Ask a model for one completion, shown as it is made."),
+        "catalogue": Command("Models", f"{_ASK}:catalogue", "List the models that can be asked, and their prices."),
         "doctor": Command("Store", f"{_UPKEEP}:doctor", "Try every part of the platform."),
         "sweep": Command("Store", f"{_UPKEEP}:sweep", "Remove files that no record names."),
         "migrate": Command("Store", f"{_STORES}:migrate", "Bring the tables of an older version to this one."),
