@@ -196,6 +196,7 @@ TIES = {
     ("batches", "completions"): "a batch answers requests of these formats",
     ("batches", "embeddings"): "a batch answers requests of these formats",
     ("batches", "responses"): "a batch answers requests of these formats",
+    ("comparisons", "reports"): "tables are drawn with its elements",
     ("datasets", "readers"): "a file is split by fields that training does not keep",
     ("exchanges", "completions"): "requests of rollouts are in these formats",
     ("exchanges", "messages"): "requests of rollouts are in these formats",
@@ -229,7 +230,12 @@ def imports_of_parts() -> Iterator[tuple[str, str, bool]]:
                 yield name, str(node.module).split(".")[2], node not in run
 
 
-MEMBERS = ("platform/platform.py", "platform/extended.py", "platform/training/service.py")
+MEMBERS = (
+    "platform/platform.py",
+    "platform/extended.py",
+    "platform/training/service.py",
+    "platform/evaluations/service.py",
+)
 """Where parts add members, which `parts/resources.py` declares."""
 
 

@@ -162,20 +162,6 @@ def test_a_model_is_made_and_trained_by_each_method(tmp_path: Path) -> None:
     assert "has no option 'rate'" in wrong.output
 
 
-def test_budgets_are_set_for_an_entity_or_a_key_by_its_name(here: Path) -> None:
-    call("budget", "set", "acme", "25.00", "--period", "month", "--warn-at", "0.8")
-    assert (
-        call("budget", "set", "acme", 1, "--key", "desk").stdout == "acme may spend 1 USD in total, and has spent 0\n"
-    )
-    whole, one = rows("budget", "list", "--entity", "acme")
-    assert (whole["period"], whole["limit"], whole["key_id"]) == ("month", "25.00", None)
-    assert (one["period"], one["remaining"]) == ("total", "1")
-    call("budget", "remove", "acme", "--key", "desk")
-    assert len(rows("budget", "list")) == 1
-    assert "no key has" in call("budget", "set", "acme", 1, "--key", "none", status=1).output
-    assert "period" in call("budget", "set", "acme", 1, "--period", "week", status=2).output
-
-
 def test_a_key_of_the_host_is_made_and_any_key_revoked_by_name(tmp_path: Path) -> None:
     store = tmp_path / "yard.db"
     for name in ("ops", "twin", "twin"):
@@ -392,6 +378,9 @@ def test_what_was_asked_is_collected_and_trained_on(tmp_path: Path, monkeypatch:
     once = [call("collect", "once", "--no-wait", "--idempotency-key", "k", "--json").stdout for _ in range(2)]
     assert once[0] == once[1]
     assert json.loads(call("jobs", "show", queued["collection"], "--json").stdout)["status"] == "queued"
+    words = ["collect", "first", "--priority", "5", "--train", "support/bot", "--json"]
+    early = [json.loads(call(*words, "--no-wait").stdout)["collection"], json.loads(call(*words).stdout)["job"]]
+    assert [json.loads(call("jobs", "show", job, "--json").stdout)["priority"] for job in early] == [5, 5]
     assert "not both" in call("collect", "x", "--judge", "echo", "--score", "up", status=2).stderr
     assert "is not a pattern" in call("collect", "x", "--redact-pattern", "(", status=2).stderr
     assert "'email'" in call("collect", "x", "--redact", "emial", status=1).stderr

@@ -30,15 +30,8 @@ SECTIONS = {
     },
     "Who may do what": {
         "keys": ("modelyard.cli.keys:keys", "Manage API keys."),
-        "usage": ("modelyard.cli.usage:usage", "Sum usage and its cost."),
-        "budget": ("modelyard.cli.usage:budget", "Bound what entities and keys may spend."),
     },
-    "Store": {
-        "doctor": ("modelyard.cli.upkeep:doctor", "Try every part of the platform."),
-        "sweep": ("modelyard.cli.upkeep:sweep", "Remove files that no record names."),
-        "migrate": ("modelyard.cli.stores:migrate", "Bring the tables of an older version to this one."),
-        "copy": ("modelyard.cli.stores:copy", "Copy every record from one store to another."),
-    },
+    "Store": {},
 }
 
 

@@ -236,6 +236,11 @@ class CompletionRequest:
         """Return a copy with these messages and settings."""
         raise NotImplementedError
 
+    @copies
+    def choosing(self, n: int, sampling: Sampling) -> "CompletionRequest":
+        """Return a copy that asks for so many choices, drawn like this."""
+        raise NotImplementedError
+
 
 @attrs.frozen
 class ToolCallDelta:

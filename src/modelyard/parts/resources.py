@@ -3,11 +3,13 @@
 from modelyard.parts.annotations.service import Annotations
 from modelyard.parts.batches.files.service import Files
 from modelyard.parts.batches.service import Batches
+from modelyard.parts.comparisons.service import CompareAll
 from modelyard.parts.completions.service import Completions
 from modelyard.parts.datasets.service import Datasets
 from modelyard.parts.embeddings.service import Embeddings
 from modelyard.parts.fine_tuning.service import FineTuning
 from modelyard.parts.metrics.service import Metrics
+from modelyard.parts.operating.retry import Retry
 from modelyard.parts.responses.service import Responses
 from modelyard.parts.retention.service import KeepEvents, KeepLedger, KeepRuns, KeepTexts
 from modelyard.parts.shares.service import Shares
@@ -49,6 +51,9 @@ class StandardResources:
     keep_texts: KeepTexts
     """Remove old texts: stored completions, responses, traces, logs and files."""
 
+    retry: Retry
+    """Queue a training job again that has failed or was cancelled."""
+
     add_base_model: AddBaseModel
     """Offer a causal language model in a local folder, and train on it."""
     base_models: ListBaseModels
@@ -81,3 +86,10 @@ class TrainingMembers:
 
     sweep: StartSweep
     """Train a model with every combination of options, as one object."""
+
+
+class EvaluationsMembers:
+    """What they add to `platform.evaluations`."""
+
+    compare_all: CompareAll
+    """Compare several runs in one table."""

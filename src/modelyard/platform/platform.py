@@ -59,6 +59,11 @@ class Platform(OpenedWith, StandardResources):
     # ---- resources
 
     @property
+    def principal(self) -> Principal:
+        """Who acts."""
+        return self._principal
+
+    @property
     def catalogue(self) -> Catalogue:
         """The models that requests can name."""
         return self._resource(Catalogue)

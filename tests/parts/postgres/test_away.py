@@ -17,9 +17,12 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.identity import host
+from modelyard.domain.job import Job
+from modelyard.domain.record import KEY
 from modelyard.domain.schema import RECORDS
 from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.engines.tabular.trainer import TabularTrainer
+from modelyard.errors import StoreError
 from modelyard.http.message import Request
 from modelyard.parts.dashboard.app import Dashboard
 from modelyard.parts.dashboard.exchange import PageExchange
@@ -247,3 +250,17 @@ async def aread_nothing() -> Any:
     """The body of a request that has none."""
     for piece in ():
         yield piece
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["fast", "immediate"])
+def test_closing_waits_for_no_server_that_is_away(own_server: PostgresServer, how: str) -> None:
+    """Not even if a call waits for it, as long as that may."""
+    store = PostgresStore(own_server.create_database(), RECORDS, patience=3600)
+    own_server.stop(how)
+    with closing(store), ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(store.transact, lambda tx: tx.find(Job, KEY, "none"))
+        until(lambda: store._group._leader is not None)
+        closing_it = pool.submit(store.close)
+        assert isinstance(waiting.exception(60), StoreError)
+        assert closing_it.exception(60) is None

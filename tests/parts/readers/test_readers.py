@@ -153,6 +153,7 @@ anything = st.recursive(
 members = st.sampled_from(sorted({name for form in FORMS for name in (*form.needs, *form.takes)}))
 
 
+@pytest.mark.slow
 @examples(200)
 @given(st.dictionaries(members, anything, max_size=5))
 def test_any_row_is_read_or_refused(row: Row) -> None:
@@ -270,6 +271,7 @@ class Made(io.RawIOBase):
         return 0
 
 
+@pytest.mark.slow
 def test_a_large_file_is_never_held_whole() -> None:
     answer = "x" * 10_000
     row = json.dumps({"prompt": "a", "completion": answer}).encode() + b"\n"

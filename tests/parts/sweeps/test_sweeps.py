@@ -19,6 +19,7 @@ from modelyard import Platform, Settings, open_platform
 from modelyard.cli import main
 from modelyard.domain.evaluation.statistics import t_quantile
 from modelyard.domain.identity import host
+from modelyard.domain.job import Job
 from modelyard.errors import Conflict, IdempotencyKeyUsed, InvalidInput, NotFound, RateLimited
 from modelyard.http.message import Request
 from modelyard.parts import STANDARD
@@ -186,6 +187,14 @@ def test_the_worst_are_stopped_and_the_best_get_all_epochs(platform: Platform) -
     alone = start(platform, learning_rate=[1e-6, 1e-5, 1e-4, 3e-4], epochs=1, name="alone").wait()
     first = {one.number: one.score for one in alone.table()}
     assert {one.number for one in whole.values() if one.epochs > 1} == {*best_of(first, 4, 2)}
+
+
+def test_jobs_of_every_rung_have_the_needs_that_were_given(platform: Platform) -> None:
+    needs: Any = {"priority": 7, "memory": 1}
+    start(platform, learning_rate=[1e-6, 1e-5, 1e-4, 3e-4], epochs=4, halving=2, needs=needs).wait()
+    jobs = platform._runtime.store.read(lambda snapshot: snapshot.page(Job, "all", limit=100))
+    assert {job.spec["rung"] for job in jobs} == {0, 1, 2}
+    assert {(job.rank, job.memory) for job in jobs} == {(-7, 1)}
 
 
 def test_the_same_request_has_the_same_results_whoever_runs_it(tmp_path: Path) -> None:
@@ -377,6 +386,7 @@ def test_any_values_can_be_drawn(values: Sequence[Any]) -> None:
 # ---- the command line
 
 
+@pytest.mark.slow
 def test_the_command_line(yard_file: Path, tmp_path: Path) -> None:
     for name, rows in (("a.jsonl", DATA), ("b.jsonl", HELD_OUT)):
         (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
@@ -399,6 +409,9 @@ def test_the_command_line(yard_file: Path, tmp_path: Path) -> None:
     found = json.loads(run("sweeps", "show", "desk/s", "--json", "--save", str(tmp_path / "s.html")))
     assert [one["options"]["learning_rate"] for one in found] == [1e-4, 1e-5]
     assert "<svg" in (tmp_path / "s.html").read_text()
+    run("train", "sweep", *data, "-o", "batch_size=2,4", "--name", "early", "--priority", "9", "--no-wait")
+    assert {job["priority"] for job in json.loads(run("jobs", "list", "--status", "queued", "--json"))} == {9}
+    assert "needs.priority" in run("train", "sweep", *data, "-o", "batch_size=2,4", "--priority", "1001", code=1)
     assert "no option 'warmup'" in run("train", "sweep", *data, "-o", "warmup=1,2", code=2)
 
 

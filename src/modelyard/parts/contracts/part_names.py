@@ -17,6 +17,7 @@ from modelyard.http.endpoint import FIRST
 from modelyard.http.interfaces import CORE as CORE_INTERFACES
 from modelyard.part import Command, Part
 from modelyard.parts.contracts.part_trial import PartHooks, PartTrial, addresses
+from modelyard.platform.evaluations.service import Evaluations
 from modelyard.platform.extended import Compat
 from modelyard.platform.job_types import job_types_of
 from modelyard.platform.platform import Platform
@@ -29,7 +30,7 @@ import_module({home!r})
 print(*sys.modules)
 """
 
-EXTENDED = (Compat, Training)
+EXTENDED = (Compat, Evaluations, Training)
 """The resources of the core to which parts add members."""
 
 

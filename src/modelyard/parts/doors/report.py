@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from modelyard.parts.comparisons.slices import run_slices
+    from modelyard.parts.reports.clusters import cluster_notes
     from modelyard.parts.reports.comparison_files import (
         comparison_html,
         comparison_junit,
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from modelyard.parts.reports.training_plots import job_plot, metric_table, model_plot
 
 HOMES = {
+    "parts.reports.clusters": ("cluster_notes",),
+    "parts.comparisons.slices": ("run_slices",),
     "parts.reports.comparison_files": (
         "comparison_html",
         "comparison_junit",
@@ -42,6 +46,7 @@ HOMES = {
 
 __all__: list[str] = [
     "Plot",
+    "cluster_notes",
     "comparison_html",
     "comparison_junit",
     "comparison_markdown",
@@ -55,6 +60,7 @@ __all__: list[str] = [
     "run_junit",
     "run_markdown",
     "run_notebook",
+    "run_slices",
     "save_job",
     "save_model",
 ]

@@ -38,6 +38,7 @@ R = TypeVar("R")
 _MOST_READERS = 8
 _MIGRATION_PATIENCE = 60.0
 _LOOKING_PATIENCE = 10.0
+_CLOSING_PATIENCE = 2.0
 _DAY = 86_400.0
 _STRAY = (
     "{} has records of a month, from {} on, since no process was there to give it a partition: they are removed row by"
@@ -193,13 +194,15 @@ class PostgresStore:
         back_up_to_file(self, self._records, path)
 
     def close(self) -> None:
-        """Finish the waiting calls, sync and close the connections. In a forked child, leave those of the parent open.
+        """Finish the waiting calls, sync and close the connections: a server that is away is waited for two seconds. In
+        a forked child, leave those of the parent open.
 
         Raises `StoreError`, with the store closed, if something could not be brought to the disk.
         """
         if process_identity.forks != self._forks:
             return
         self._group.refuse_steps()
+        self._connector.hurry(_CLOSING_PATIENCE)
         with self._closing, self._opened, suppress(StoreClosed):  # it may be closed already
             try:
                 self._group.transact(self._touch, durable=True, last=True)

@@ -268,7 +268,7 @@ class GroupWriter:
                 with self._connector.connect(deadline) as connection, connection.transaction():
                     return self._settle_number(connection)
             except (psycopg.Error, StoreError):
-                if time.monotonic() > deadline:
+                if self._connector.is_over(deadline):
                     return None
             time.sleep(_BETWEEN_QUESTIONS)
 

@@ -6,7 +6,15 @@ from typing import Any
 import click
 
 from modelyard.asgi import asgi_app, dashboard_app
-from modelyard.cli.terminal import StoreName, named_factory, opened, printable_store, store_option, try_artifacts
+from modelyard.cli.terminal import (
+    StoreName,
+    named_factory,
+    opened,
+    patiently,
+    printable_store,
+    store_option,
+    try_artifacts,
+)
 from modelyard.cli.working import ending_with_workers, executor_of, log_option
 from modelyard.domain.identity import anonymous as anonymous_principal
 from modelyard.domain.identity import host as host_principal
@@ -101,10 +109,10 @@ def serve(
     """Serve the platform over HTTP until interrupted."""
     if anonymous is not None and not is_loopback(f"[{host}]" if ":" in host else host):
         raise click.UsageError(f"--anonymous is for a host that only this machine reaches; {host} is not one")
-    with opened(store, must_exist=False) as platform:
+    with opened(store, must_exist=False, waits=True) as platform:
         try_artifacts(platform)
         log_to_terminal(log)
-        if named_factory() is None and anonymous is None and not platform.keys.list():
+        if named_factory() is None and anonymous is None and not patiently(platform.keys.list):
             click.echo(
                 f"No API key yet; make one: modelyard keys create --store {printable_store(store)} --entity local",
                 err=True,

@@ -54,6 +54,7 @@ def _axis(text: str) -> tuple[str, Any]:
 @click.option("--samples", type=int, help="Draw so many of the combinations.")
 @click.option("--halving", type=int, metavar="N", help="Stop the worst early: one of N goes on each time.")
 @click.option("--seed", default=0, show_default=True, type=int, help="What is drawn and held out depends on it.")
+@click.option("--priority", type=int, help="From -1000 to 1000; the higher, the earlier each job runs.")
 @click.option("--name", help="Its name, and the first part of the names of its models.")
 @click.option("--idempotency-key", metavar="KEY", help="The same command with the same KEY starts one sweep only.")
 @click.option("--no-wait", is_flag=True, help="Leave the jobs to workers, and print its id.")
@@ -64,9 +65,12 @@ def train_sweep(
     options: tuple[tuple[str, Any], ...],
     validation: str,
     no_wait: bool,
+    priority: int | None,
     **more: Any,
 ) -> None:
     """Train MODEL on DATA with every combination of options."""
+    if priority is not None:
+        more["needs"] = {"priority": priority}
     with opened(store) as platform:
         try:
             sweep = platform.sweeps.start(model, data, validation=_part(validation), **more, **dict(options))
