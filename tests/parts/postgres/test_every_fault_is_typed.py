@@ -43,11 +43,11 @@ def _month_dropped(store: PostgresStore) -> None:
 
 
 CALLS: Mapping[str, Sequence[Call]] = {
-    **STORE_CALLS,
     "months": [lambda store: store.months(Line)],
     "month_page": [_page_of_a_month],
     "drop_month": [_month_dropped],
     "other_tables": [lambda store: store.other_tables()],
+    **STORE_CALLS,  # the last one closes it
 }
 
 
