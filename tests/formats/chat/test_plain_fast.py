@@ -369,3 +369,12 @@ def test_a_long_text_is_left_to_the_guards() -> None:
     raw = PLAIN.replace("hello", "x" * MAX_STRUCTURE).encode()
     assert read_plain_text(raw) is None
     assert general(raw, False) is not None
+
+
+def test_nothing_is_kept_of_a_tenant_that_is_forgotten() -> None:
+    kept = KeptMembers()
+    text = '[{"role":"user","content":"my name is Ada"}]'
+    for tenant in ("acme", "globex"):
+        kept.read(tenant, "messages", text, 0)
+    kept.forget("acme")
+    assert kept._kept.keys() == {"globex"}

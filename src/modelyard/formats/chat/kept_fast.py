@@ -53,6 +53,10 @@ class KeptMembers:
             self._keep(tenant, made, before)
         return made
 
+    def forget(self, tenant: str) -> None:
+        with self._lock:
+            self._kept.pop(tenant, None)
+
     def _keep(self, tenant: str, made: Held, before: Held | None) -> None:
         """Keep a member, in the place of the one that it continues."""
         with self._lock:

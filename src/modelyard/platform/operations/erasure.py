@@ -9,6 +9,7 @@ from modelyard.domain.models import Model
 from modelyard.domain.record import Record, declaration_of
 from modelyard.domain.usage import LedgerEntry, UsageTotal
 from modelyard.errors import Unauthenticated
+from modelyard.formats.chat import kept_fast
 from modelyard.platform.catalogue.offered_models import trained_offers
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.keys.service import REMEMBERED_SECONDS
@@ -58,6 +59,7 @@ def _cut_requests(runtime: Runtime, entity: str) -> None:
         if request.attribution.entity == entity and runtime.cache.running.pop(request_id, None) is not None:
             request.cut(Unauthenticated("the entity of this request was deleted"))
             presence_of(runtime).release(request_id)
+    runtime.cache.slot(kept_fast.KeptMembers).forget(entity)
 
 
 def _withdraw(runtime: Runtime, host: Principal) -> None:
