@@ -34,6 +34,8 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         {"import time", "datetime.now", "event.wait", "woken.wait", "asyncio.sleep"},
         "the real clock itself, and ids where no clock is given",
     ),
+    "cli/terminal.py": ({"import time"}, "waits for a store that is away, before there is a platform with a clock"),
+    "platform/jobs/worker.py": ({"leaving.join"}, "a process leaves in bounded real time while its store is away"),
     "parts/upstream/transport.py": ({"asyncio.timeout"}, "its deadline is set anew by what the clock says"),
     "artifacts/folder.py": ({"import time"}, "compares the times that the file system gives to parts of files"),
     "parts/objects/direct.py": ({"datetime.now"}, "compares the times that the object store gives to parts"),

@@ -12,7 +12,7 @@ NOT_CREATING = {"/webhooks": "its answer has a secret, which is never shown agai
 TABLES = {
     "webhook_endpoints": "7bd7c0d7651f76eb",
     "webhook_messages": "935ca5781af72d20",
-    "request_alerts": "dcb76dc150194c4f",
+    "request_alerts": "377d083ecf692475",
 }
 
 

@@ -89,7 +89,7 @@ def test_webhook(store: StoreName, webhook: str) -> None:
 @click.option("--at-least", default=5, show_default=True, help="How many must have failed.")
 def alert_of_failures(store: StoreName, entity: str, share: float, at_least: int) -> None:
     """Post requests.failed, once in five minutes, when so many requests of ENTITY have failed within them."""
-    with opened(store, must_exist=False) as platform:
+    with opened(store) as platform:
         made = platform.part(Webhooks).alert_of_failures(share, at_least=at_least, entity=entity)
     click.echo(f"{entity} is told when {made.at_least} or more requests fail, and {made.share:.4g} of all")
 

@@ -113,7 +113,7 @@ RECORDS = (
         RequestAlerts,
         "request_alerts",
         ("entity",),
-        indexes={"by_entity": Index(("entity",))},
+        indexes={"by_entity": Index(("entity",), ("since",))},
         domain=("entity", "entity"),
     ),
     Record(

@@ -1,7 +1,6 @@
 """Workers: what takes jobs from the queue and runs them, and whether any is alive."""
 
 import threading
-import time
 from collections.abc import Collection
 from math import inf
 from typing import Self
@@ -112,9 +111,8 @@ class Worker:
         threads = (self._loop, *self._upkeep)
         for thread in threads:
             thread.stop(0)
-        until = time.monotonic() + LEAVING_SECONDS
         for thread in threads:
-            thread.stop(max(0.0, until - time.monotonic()))
+            thread.stop(LEAVING_SECONDS / len(threads))
         self.executor.close(leave=True)
         leaving = threading.Thread(target=self._leave, name="modelyard-leaving", daemon=True)
         leaving.start()
