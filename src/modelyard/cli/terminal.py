@@ -164,9 +164,15 @@ def _opened_with_parts(store: StoreName) -> Platform:
 
 
 def opened_or_empty(store: StoreName) -> AbstractContextManager[Platform]:
-    if store == DEFAULT_STORE and named_factory() is None and not DEFAULT_STORE.exists():
-        return open_platform(parts=parts_of(click.get_current_context()))
-    return opened(store)
+    """Open the platform in `store` or, where there is none yet, one in memory: no file is made."""
+    missing = (
+        named_factory() is None and isinstance(store, Path) and store.parent.is_dir() and not os.path.lexists(store)
+    )
+    if not missing:
+        return opened(store)
+    if store != DEFAULT_STORE:
+        click.echo(f"there is no store at {store}: this is without one", err=True)
+    return open_platform(parts=parts_of(click.get_current_context()))
 
 
 def in_own_name(platform: Platform) -> Platform:
