@@ -1,6 +1,6 @@
 """The command line, a thin layer over the Python API."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import click
 
@@ -9,7 +9,7 @@ from modelyard.part import Part, standard_parts
 
 __all__ = ["main"]
 
-SECTIONS = {
+SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Start": {
         "work": ("modelyard.cli.working:work", "Run queued jobs until interrupted."),
     },

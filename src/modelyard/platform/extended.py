@@ -47,4 +47,4 @@ class Extended:
 class Compat(Extended, CompatResources):
     """What other services have, in their words: responses, files, batches, fine-tuning jobs and the like."""
 
-    AREA = "compat."
+    AREA: ClassVar[str] = "compat."

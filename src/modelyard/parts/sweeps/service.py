@@ -333,4 +333,6 @@ def _moved(place: str, other: str) -> Iterator[None]:
 class StartSweep(Sweeps):
     """`platform.training.sweep`."""
 
-    __call__ = Sweeps.start
+    def __call__(self, model: Model | str, data: Data, **options: Any) -> SweepHandle:
+        """Do what `platform.sweeps.start` does."""
+        return self.start(model, data, **options)

@@ -4,7 +4,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from modelyard.domain.evaluation.aggregate import ReportKeywords
 from modelyard.domain.evaluation.objects import OneObject
@@ -49,7 +49,7 @@ class Evaluations(Extended, EvaluationsMembers):
     print(platform.evaluations.run("politeness", "echo", rows))
     """
 
-    AREA = "evaluations."
+    AREA: ClassVar[str] = "evaluations."
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         super().__init__(runtime, principal)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Unpack, get_type_hints, overload
 
 import attrs
 
@@ -75,7 +75,7 @@ class Training(Extended, TrainingMembers):
     checkpoint = job.result()
     """
 
-    AREA = "training."
+    AREA: ClassVar[str] = "training."
 
     # ---- asking for a job
 
