@@ -59,7 +59,9 @@ class LazyGroup(Group):
         parts: Sequence[Part],
     ) -> None:
         super().__init__(name, help=help)
-        self.sections, self.children, self._parts = sections, children, parts
+        self.sections: Mapping[str, Mapping[str, tuple[str, str]]] = sections
+        self.children: Mapping[str, Mapping[str, str]] = children
+        self._parts = parts
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
         """Make the context of the group, from which its commands know the parts.

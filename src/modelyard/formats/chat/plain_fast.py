@@ -42,7 +42,8 @@ class Held:
     __slots__ = ("name", "text", "value")
 
     def __init__(self, name: str, text: str, value: object) -> None:
-        self.name, self.text = name, text
+        self.name: str = name
+        self.text: str = text
         self.value: Any = value
 
 

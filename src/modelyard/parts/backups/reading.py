@@ -26,7 +26,7 @@ class BackupFile:
     """The file of a backup. Raises `StoreCorrupt` or `StoreTooNew` for one that is none, or is of a newer version."""
 
     def __init__(self, path: Path, parts: Sequence[Part]) -> None:
-        self.path = os.path.realpath(path)
+        self.path: str = os.path.realpath(path)
         self._plans = plans_of(records_of(parts))
         self._changes = all_changes(changes_of(parts), MIGRATIONS)
         self._readers = Readers(self.path, self._plans, SystemClock(), 0, _ALONE)

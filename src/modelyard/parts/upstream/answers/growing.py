@@ -22,7 +22,7 @@ class GrowingText:
     """
 
     def __init__(self) -> None:
-        self.is_plain = False
+        self.is_plain: bool = False
         """Whether the next pieces are what they add."""
         self.first: str = ""
         """The first piece, unless it was plain."""
@@ -72,7 +72,7 @@ class SaidText:
     """
 
     def __init__(self, is_plain: bool) -> None:
-        self.size = 0
+        self.size: int = 0
         self._pieces, self._halves = GrowingText(), Halves()
         self._pieces.is_plain = is_plain
         self._of_messages = ""
