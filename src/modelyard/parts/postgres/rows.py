@@ -59,7 +59,8 @@ class RecordPlan:
         self._unique_columns = {at for positions in self.unique.values() for at in positions}
         self.settings: frozenset[int] = frozenset(names.index(name) for name in record.settings)
         self.companion: RecordPlan | None = None
-        self._row, self.key, self._whole_row = dumping(self._given), dumping(self._key), dumping(self.columns)
+        self.key: Projection = dumping(self._key)
+        self._row, self._whole_row = dumping(self._given), dumping(self.columns)
         self._pack, self._pack_whole = packing(self._given), packing(self.columns)
         self._write_statements(columns, schema)
         self._write_queries(columns)
