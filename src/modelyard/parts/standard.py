@@ -51,7 +51,6 @@ STANDARD: Sequence[Part] = (
     _standard("postgres", "upkeep"),
     _standard("objects"),
     _standard("clusters"),
-    _standard("quickstart"),
     _standard("docs"),
     _standard("contracts"),
     _standard("doubles"),
