@@ -23,13 +23,17 @@ TURN_NS = 50_000_000
 """CPU of a turn, about."""
 
 
+class CannotRun(Exception):
+    """A commit cannot run this workload, for a reason that its process has printed."""
+
+
 class Worker:
     """A process that runs a workload of one commit when it is asked."""
 
     def __init__(self, process: subprocess.Popen[str], name: str) -> None:
         self._process = process
         if self._line() != "ready\n":
-            raise SystemExit(f"a commit cannot run {name}, for the reason above; name the workloads that both can run")
+            raise CannotRun(name)
 
     def spend(self, calls: int) -> int:
         """CPU in nanoseconds of so many calls."""
@@ -79,23 +83,37 @@ def _figures(found: Sequence[float]) -> dict[str, float]:
     return {"minimum": round(min(found), 1), "median": round(statistics.median(found), 1)}
 
 
-def compare(first: str, second: str, *names: str) -> dict[str, Any]:
-    """The report of these workloads, or of all. Raises `SystemExit` for a name that does not exist."""
+def compare(first: str, second: str, *names: str) -> Iterator[dict[str, Any]]:
+    """The report of these workloads, or of all that both commits can run, again and again as it grows.
+
+    Raises `SystemExit` for a name that does not exist, or that was named and cannot run.
+    """
     if unknown := set(names) - set(WORKLOADS):
         raise SystemExit(f"no workload {', '.join(sorted(unknown))}; there are: {', '.join(WORKLOADS)}")
     report: dict[str, Any] = {"A": first, "B": second, "call, CPU us": {}, "call, instructions": {}}
     with source_of(first) as a, source_of(second) as b:
         for name in names or WORKLOADS:
             print(name, file=sys.stderr, flush=True)
-            report["call, CPU us"][name] = in_turns((a, b), name)
-        counted = [name for name in names or WORKLOADS if name in REPEATABLE] if can_count() else []
+            try:
+                report["call, CPU us"][name] = in_turns((a, b), name)
+            except CannotRun:
+                if names:
+                    raise SystemExit(f"a commit cannot run {name}, for the reason above") from None
+                print(f"left out, as a commit cannot run it: {name}", file=sys.stderr, flush=True)
+            yield report
+        counted = [name for name in report["call, CPU us"] if name in REPEATABLE] if can_count() else []
         before, after = per_call(a, counted), per_call(b, counted)
     for name in counted:
         ratio = round(after[name] / before[name], 3)
         report["call, instructions"][name] = {"A": before[name], "B": after[name], "B / A": ratio}
-    return report
+    yield report
 
 
 def main(first: str, second: str, *names: str) -> None:
-    """Print the report as JSON."""
-    print(json.dumps(compare(first, second, *names), indent=2))
+    """Print the report as JSON: what was measured, also where something fails or it is interrupted."""
+    report: dict[str, Any] = {}
+    try:
+        for grown in compare(first, second, *names):
+            report = grown
+    finally:
+        print(json.dumps(report, indent=2))

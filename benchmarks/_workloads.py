@@ -115,21 +115,106 @@ def asgi(streamed: bool, on_disk: bool) -> Callable[[ExitStack], Call]:
     return prepared
 
 
+def asking(
+    members: dict[str, Any] | None = None,
+    *,
+    on_disk: bool = False,
+    messages: Any = MESSAGES,
+    path: str | None = None,
+    headers: dict[str, str] | None = None,
+    **limits: Any,
+) -> Callable[[ExitStack], Call]:
+    """Chat completions through the ASGI application with more than a plain request has, or by a key with limits."""
+    options = {"members": members or {}, "headers": headers or {}, "limits": limits}
+
+    def prepared(cleanup: ExitStack) -> Call:
+        streamed = (members or {}).get("stream", False)
+        return through_asgi(cleanup, opened(cleanup, on_disk), "echo", messages, streamed, path or CHAT, **options)
+
+    return prepared
+
+
+NUMBER = "@number@"
+"""What stands in a request for a number that is another one in each."""
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": f"tool_{at}",
+            "description": f"Look for the {at}th kind of thing.",
+            "parameters": {
+                "type": "object",
+                "properties": {"name": {"type": "string"}, "limit": {"type": "integer", "minimum": 1}},
+                "required": ["name"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    for at in range(20)
+]
+OTHER_TOOLS = json.loads(json.dumps(TOOLS).replace("Look for", f"Look {NUMBER} for"))
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": "integer", "minimum": 0},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
+HISTORY = [{"role": ("user", "assistant")[at % 2], "content": f"turn {at} of a conversation"} for at in range(199)]
+HISTORY += [{"role": "user", "content": "hello there"}]
+SDK = {
+    "accept-encoding": "gzip, deflate",
+    "connection": "keep-alive",
+    "accept": "application/json",
+    "user-agent": "OpenAI/Python 3.57.0",
+    "x-stainless-lang": "python",
+    "x-stainless-package-version": "3.57.0",
+    "x-stainless-os": "Linux",
+    "x-stainless-arch": "x64",
+    "x-stainless-runtime": "CPython",
+    "x-stainless-runtime-version": "3.11.7",
+    "x-stainless-async": "false",
+    "x-stainless-retry-count": "0",
+    "x-stainless-read-timeout": "600",
+}
+"""The headers of OpenAI's client in Python, besides those that every request has."""
+WORDS = [{"role": "user", "content": " ".join(["word"] * 16_000)}]
+MIB = [{"role": "user", "content": "x" * 2**20}]
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "hello there"}]}]
+NAMED = [{"role": "user", "content": "hello there", "name": "ann"}]
+NULLS = {"tools": None, "stop": None}
+USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+
+
 CHAT = "/inference/v1/chat/completions"
 SERVERS = "modelyard.parts.server.uvicorn_server", "modelyard.cli.uvicorn_server"
 """Where commits have the server, the newest first."""
 
 
-def asked(platform: Any, model: str, messages: Any, streamed: bool) -> tuple[list[tuple[bytes, bytes]], bytes]:
+def asked(
+    platform: Any,
+    model: str,
+    messages: Any,
+    streamed: bool,
+    members: dict[str, Any] = {},  # noqa: B006 - only read
+    headers: dict[str, str] = {},  # noqa: B006 - only read
+    limits: dict[str, Any] = {},  # noqa: B006 - only read
+) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """The headers and the body of a request for a chat completion."""
-    body = json.dumps({"model": model, "messages": messages, "stream": streamed}).encode()
-    headers = [
-        (b"host", b"localhost"),
-        (b"content-type", b"application/json"),
-        (b"authorization", f"Bearer {platform.keys.create('acme').secret}".encode()),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    return headers, body
+    body = json.dumps({"model": model, "messages": messages, "stream": streamed, **members}).encode()
+    if headers:  # as clients write it
+        body = json.dumps({"messages": messages, "model": model, **members}, separators=(",", ":")).encode()
+    common = {
+        "host": "localhost",
+        "content-type": "application/json",
+        "authorization": f"Bearer {platform.keys.create('acme', **limits).secret}",
+        "content-length": str(len(body)),
+    }
+    return [(name.encode(), value.encode()) for name, value in (common | headers).items()], body
 
 
 def server_options() -> dict[str, Any]:
@@ -155,19 +240,29 @@ def served(on_disk: bool) -> Callable[[ExitStack], Call]:
     return prepared
 
 
-def through_asgi(cleanup: ExitStack, platform: Any, model: str, messages: Any, streamed: bool) -> Call:
+def through_asgi(
+    cleanup: ExitStack,
+    platform: Any,
+    model: str,
+    messages: Any,
+    streamed: bool,
+    path: str | None = None,
+    **options: Any,
+) -> Call:
     """Requests for a chat completion to the platform's ASGI application, one after another."""
     from modelyard.asgi import asgi_app
 
-    app, (headers, body) = asgi_app(platform), asked(platform, model, messages, streamed)
-    scope = {"type": "http", "method": "POST", "path": CHAT, "raw_path": CHAT.encode(), "query_string": b""}
-    runner = cleanup.enter_context(asyncio.Runner())
+    path = path or CHAT
+    app, (headers, sent) = asgi_app(platform), asked(platform, model, messages, streamed, **options)
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+    runner, numbers, varies = cleanup.enter_context(asyncio.Runner()), count(10_000_000), NUMBER.encode() in sent
 
     async def send(message: Any) -> None:
         assert message.get("status", 200) == 200, message
 
     async def requests(calls: int) -> None:
         for _ in range(calls):
+            body = sent.replace(NUMBER.encode(), str(next(numbers)).encode()) if varies else sent
             pending = [{"type": "http.request", "body": body, "more_body": False}]
 
             async def receive() -> Any:
@@ -299,6 +394,29 @@ WORKLOADS: dict[str, Callable[[ExitStack], Call]] = {
     "asgi": asgi(streamed=False, on_disk=False),
     "asgi-sqlite": asgi(streamed=False, on_disk=True),
     "asgi-stream": asgi(streamed=True, on_disk=False),
+    "asgi-user": asking({"user": "ann"}),
+    "asgi-stop": asking({"stop": ["END"]}),
+    "asgi-name": asking(messages=NAMED),
+    "asgi-metadata": asking({"metadata": {"team": "7"}}),
+    "asgi-logit-bias": asking({"logit_bias": {"50256": -100}}),
+    "asgi-parts": asking(messages=PARTS),
+    "asgi-stream-plain": asking({"stream": True}),
+    "asgi-stream-options": asking(USAGE),
+    "asgi-nulls": asking(NULLS),
+    "asgi-sdk": asking(headers=SDK),
+    "asgi-tools": asking({"tools": TOOLS}),
+    "asgi-tools-once": asking({"tools": OTHER_TOOLS}),
+    "asgi-schema": asking({"response_format": SCHEMA}),
+    "asgi-n8": asking({"n": 8}),
+    "asgi-history": asking(messages=HISTORY),
+    "asgi-logprobs": asking({"logprobs": True}),
+    "asgi-training": asking(path="/v1/chat/completions"),
+    "asgi-store": asking({"store": True}),
+    "asgi-sqlite-store": asking({"store": True}, on_disk=True),
+    "asgi-rate-limit": asking(requests_per_minute=10**6),
+    "asgi-long": asking(messages=WORDS),
+    "asgi-long-cut": asking({"max_tokens": 10}, messages=WORDS),
+    "asgi-mib": asking(messages=MIB),
     "served": served(on_disk=False),
     "served-sqlite": served(on_disk=True),
     "hop": hop(streamed=False),
@@ -319,18 +437,7 @@ WORKLOADS: dict[str, Callable[[ExitStack], Call]] = {
 }
 WARM = 10
 """Calls before those that are counted."""
-REPEATABLE = (
-    "completion",
-    "completion-budget",
-    "completion-sqlite",
-    "completion-sqlite-budget",
-    "stream",
-    "asgi",
-    "asgi-sqlite",
-    "asgi-stream",
-    "events-sqlite",
-    "events-sqlite-100",
-)
+REPEATABLE = tuple(name for name in WORKLOADS if name.partition("-")[0] in ("completion", "stream", "asgi", "events"))
 """Those that open no socket and hardly wait for a thread: their instructions are the same each time, to a percent."""
 
 
@@ -351,6 +458,7 @@ def run_in_forks(calls: int, names: list[str]) -> None:
         with ExitStack() as cleanup:
             WORKLOADS[name](cleanup)(1)  # loads what both forks need; a platform itself does not survive a fork
     gc.collect()
+    gc.freeze()  # so that a count does not depend on what the other workloads have loaded
     for name in names:
         print(name, *(forked(name, number) for number in (0, calls)), flush=True)
 

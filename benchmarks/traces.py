@@ -47,7 +47,7 @@ def call(number: int) -> TracedCall:
 def fill(platform: Platform, size: int) -> None:
     """Record the calls through the use case, and the feedback."""
     for begin in range(0, size, BATCH):
-        platform.traces.calls.record([call(number) for number in range(begin, min(begin + BATCH, size))])
+        platform.compat.traces.calls.record([call(number) for number in range(begin, min(begin + BATCH, size))])
     given = (number for number in range(0, size, 1000))
 
     def step(tx: Tx) -> None:

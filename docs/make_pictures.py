@@ -53,7 +53,7 @@ def main(folder: Path) -> None:
 
 def traced(platform: Platform, model: str) -> tuple[str, str, str]:
     """Trace a program that asks a model, and return where its call is."""
-    calls, question = platform.traces.calls, "Where is my parcel?"
+    calls, question = platform.compat.traces.calls, "Where is my parcel?"
     outer = calls.start("answer", {"question": question})
     found = calls.start("search", {"words": ["parcel"], "most": 3}, parent=outer)
     calls.end(found.id, ["It arrives on Friday.", "Parcels are brought to the door."])
@@ -65,7 +65,7 @@ def traced(platform: Platform, model: str) -> tuple[str, str, str]:
     output = {"object": "chat.completion", "id": answer.id, "choices": [{"index": 0, "message": message}]}
     calls.end(asked.id, output, summary={"usage": {model: usage}})
     calls.end(outer.id, answer.text)
-    platform.traces.feedback.add(asked.ref, "thumbs", {"up": True}, creator="ann")
+    platform.compat.traces.feedback.add(asked.ref, "thumbs", {"up": True}, creator="ann")
     return asked.entity, asked.project, asked.id
 
 

@@ -83,6 +83,15 @@ def yard_clock() -> "ManualClock":
 
 
 @pytest.fixture
+def yard_sleeps(yard_clock: "ManualClock") -> Iterator[None]:
+    """Let what the application sleeps by `time.sleep` or `asyncio.sleep` take no real time: `yard_clock` moves on."""
+    from modelyard.parts.doubles.own_sleeps import sleeping_on
+
+    with sleeping_on(yard_clock):
+        yield
+
+
+@pytest.fixture
 def yard_faults(yard_clock: "ManualClock", request: pytest.FixtureRequest) -> "Faults":
     """Return the faults of the ports of `yard` and of its clients in process.
 

@@ -34,7 +34,8 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         {"import time", "datetime.now", "event.wait", "woken.wait", "asyncio.sleep"},
         "the real clock itself, and ids where no clock is given",
     ),
-    "platform/chat/backend_stream.py": ({"asyncio.sleep"}, "sleep(0) is a turn"),
+    "cli/terminal.py": ({"import time"}, "waits for a store that is away, before there is a platform with a clock"),
+    "platform/jobs/worker.py": ({"leaving.join"}, "a process leaves in bounded real time while its store is away"),
     "parts/upstream/transport.py": ({"asyncio.timeout"}, "its deadline is set anew by what the clock says"),
     "artifacts/folder.py": ({"import time"}, "compares the times that the file system gives to parts of files"),
     "parts/objects/direct.py": ({"datetime.now"}, "compares the times that the object store gives to parts"),
@@ -90,7 +91,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         "the silence of a server's socket is measured by proxies in real time",
     ),
     "asgi.py": (
-        {"asyncio.timeout", "asyncio.sleep", "loop.call_at", "loop.time"},
+        {"asyncio.timeout", "loop.call_at", "loop.time"},
         "the pace of a client on a server's socket is the event loop's to measure; sleep(0) is a turn",
     ),
     "parts/doubles/clients/server.py": (
@@ -106,7 +107,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         "a real server's request ends in real time",
     ),
     "testing/clock.py": (
-        {"asyncio.sleep", "self._changed.wait"},
+        {"self._changed.wait", "self.sleep"},
         "what acts in real threads is waited for, in bounded real time; sleep(0) is a turn",
     ),
     "parts/contracts/executor_trials.py": (
@@ -115,7 +116,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
     ),
     "parts/contracts/store_queues.py": ({"woken.wait"}, "waits for a store's notice"),
     "parts/contracts/store_settings.py": ({"import time"}, "waits for another store, which has no clock of ours"),
-    "parts/doubles/clients/in_process.py": ({"asyncio.sleep"}, "sleep(0) is a turn"),
+    "parts/doubles/own_sleeps.py": ({"import time"}, "replaces the sleeps of the application"),
     "parts/contracts/store_steps.py": (
         {"asyncio.sleep", "import time"},
         "sleep(0) is a turn; a store's own clock is compared with the real one",

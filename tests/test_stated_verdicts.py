@@ -258,6 +258,40 @@ def test_what_a_judge_reasons_first_does_not_count(reasons: list[str], verdict: 
     assert verdict_in(said) is verdict_in(verdict)
 
 
+LABELS = [
+    "{}: ",
+    "{} = ",
+    "{} -> ",
+    "{} → ",
+    "<{}>",
+    "<final_{}>\n",
+    "**{}**: ",
+    "<b>{}</b>: ",
+    "| {} | ",
+    "### {}\n",
+    "{}\n\n",
+]
+LABELS += ["Final {}: ", "[{}] ", "[[", "({}: ", '"{}": "']
+ENDS = ["", " </{}>", "]]", "|", "\n\n"]
+
+
+@given(
+    st.sampled_from(LABELS),
+    st.sampled_from(ENDS),
+    st.sampled_from(["yes", "no", "3", "4.5"]),
+    st.lists(st.sampled_from(REASONS), max_size=3),
+    st.lists(st.sampled_from(REASONS), min_size=1, max_size=3),
+)
+def test_what_a_judge_writes_around_its_labelled_answer_does_not_count(
+    label: str, end: str, says: str, before: list[str], after: list[str]
+) -> None:
+    name = "Verdict" if says in ("yes", "no") else "Score"
+    said = (label + says + end).replace("{}", "RESULT" if label == "[{}] " else name)
+    answer = "\n".join([*before, said, *after])
+    found = verdict_in(answer) if name == "Verdict" else rating_in(answer)
+    assert found == {"yes": True, "no": False, "3": 3, "4.5": 4.5}[says], answer
+
+
 @given(st.integers(1, 5), st.lists(st.sampled_from(REASONS), max_size=3))
 def test_the_scale_is_not_the_number(number: int, reasons: list[str]) -> None:
     scales = ["/5", " out of 5", " (scale 1-5)", " (1 to 5)", ", where 5 is best", "; 5 being the best", ", 5 = top"]
@@ -295,7 +329,28 @@ def test_any_text_is_read(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["no ", "not ", "1", ".1", "1-", "1,000", "(1-", "yes or ", "{", "verdict: ", "a", "1 = ", "\n"]
+    "piece",
+    [
+        "no ",
+        "not ",
+        "1",
+        ".1",
+        "1-",
+        "1,000",
+        "(1-",
+        "yes or ",
+        "{",
+        "verdict: ",
+        "a",
+        "1 = ",
+        "\n",
+        "score ",
+        "verdict\n",
+        "# ",
+        "[[",
+        "<",
+        "score] ",
+    ],
 )
 def test_a_long_answer_is_read_by_its_end(piece: str) -> None:
     assert verdict_in(piece * (2 * LONGEST) + ". Verdict: yes") is True

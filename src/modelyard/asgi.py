@@ -8,6 +8,7 @@ from typing import Any, Self, cast
 
 from modelyard.domain.identity import Principal
 from modelyard.errors import BodyTooLarge
+from modelyard.flow import give_way
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.error_responses import log
 from modelyard.http.errors import ClientDisconnected
@@ -151,7 +152,7 @@ async def _stream(response: Response, start: Message, incoming: "RequestReceiver
                     await send_piece(piece)
             except TimeoutError:
                 raise ClientStalled from None
-            await asyncio.sleep(0)  # pieces that are ready all at once must not keep others waiting
+            await give_way()  # pieces that are ready all at once must not keep others waiting
     finally:
         keep_alive.stop()
         await pieces.aclose()

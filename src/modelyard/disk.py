@@ -11,6 +11,7 @@ except ModuleNotFoundError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 HAS_LOCKS = fcntl is not None
 """Whether this system has locks of files that end with their process."""
 
@@ -42,6 +43,20 @@ def sync_folder(path: str) -> None:
     """Sync a folder's names, on systems that can open folders."""
     if hasattr(os, "O_DIRECTORY"):
         sync_path(path, os.O_DIRECTORY)
+
+
+def move_new(path: str, target: str) -> None:
+    """Give a file of this disk a name that nothing has, and bring that to the disk. Raises `FileExistsError`."""
+    try:
+        os.link(path, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL, 0o600))
+        os.replace(path, target)
+    else:
+        os.unlink(path)
+    sync_folder(os.path.dirname(os.path.abspath(target)))
 
 
 def lock(file: int) -> bool:

@@ -61,6 +61,7 @@ class ModelyardError(Exception):
 
     code: ClassVar[str] = "internal_error"
     status: ClassVar[int] = 500
+    retry_after: float | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self.args), self.__dict__
@@ -224,8 +225,8 @@ class RateLimited(CallerError):
     code = "rate_limit_exceeded"
     status = 429
 
-    def __init__(self, message: str, retry_after: float) -> None:
-        self.retry_after = retry_after
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        self.retry_after: float = retry_after
         super().__init__(message)
 
 
@@ -323,7 +324,7 @@ class Overloaded(BackendError):
     status = 503
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
-        self.retry_after = retry_after
+        self.retry_after: float = retry_after
         super().__init__(message)
 
 

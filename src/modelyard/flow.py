@@ -6,6 +6,7 @@ closed. The flow may still yield effects, to record what was produced, and then 
 store is never abandoned: the flow receives its outcome first."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable
+from types import coroutine
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import attrs
@@ -37,6 +38,12 @@ class Effect(Protocol):
 
 
 Flow = Generator[Effect, Any, T]
+
+
+@coroutine
+def give_way() -> Generator[None, None, None]:
+    """Let other tasks of the event loop run: a test may replace `asyncio.sleep`, and count its own."""
+    yield
 
 
 # ---- effects ---------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from modelyard.domain.job import Job
     from modelyard.domain.record import Record
     from modelyard.domain.training import Trajectory
+    from modelyard.formats.training_data import RowFormat
     from modelyard.http.interface import Interface
     from modelyard.http.message import Request, Response
     from modelyard.http.route import Route
@@ -157,8 +158,9 @@ class Part:
     """What one optional capability adds to a platform. Nothing of it is loaded before it is used.
 
     `records` are the classes that it stores, and `changes` those of their tables (their names begin with the name of
-    the part and a slash). `resources` are attributes of the platform: functions that return a class, or any function of
-    a runtime and a principal. `job_types` are its kinds of jobs, each loaded by the first job of the kind.
+    the part and a slash). `resources` are attributes of the platform, or with a dot those of `platform.training`,
+    `platform.evaluations` and `platform.compat`: functions that return a class, or any function of a runtime and a
+    principal. `job_types` are its kinds of jobs, each loaded by the first job of the kind.
 
     `interfaces` are those that it brings, and `routes` are its routes by the name of their interface; those under "",
     which are public, are mounted next to the OpenAPI document, whichever interfaces are. The file
@@ -169,7 +171,8 @@ class Part:
     `engine` is what answers and trains by default, besides the echo and the tabular models; it gets the store, or None
     if that is new. `stores`, `artifacts` and `clusters` open what has an address with this scheme, as in "s3"; each
     comes with an example. `trained` prepares what is recorded at the end of a training job; the names of
-    its artifacts are added to the list that it gets. `trajectories` reads trajectories in a form of its own, besides
+    its artifacts are added to the list that it gets. `row_formats` makes a format of rows that a host gives read other
+    forms, too. `trajectories` reads trajectories in a form of its own, besides
     the usual one: with `trained=True`, it refuses those of which it cannot tell what is trained.
 
     `on_event` is called in the transaction in which something happens, with what has happened: the `Job` or the
@@ -195,6 +198,7 @@ class Part:
     site: "Callable[[Platform], Callable[..., Site]] | None" = None
     notes: "Callable[[Platform], Notes] | None" = None
     trained: "Callable[[Runtime, Job, list[str]], TrainedRecord | None]" = _no_trained_record
+    row_formats: "Callable[[], Callable[[RowFormat[Any]], RowFormat[Any]]] | None" = None
     trajectories: "Callable[[], Callable[..., Trajectory]] | None" = None
     on_event: "Callable[[Runtime, Tx, object], None] | None" = None
     upkeep: "Callable[[Runtime], None] | None" = None

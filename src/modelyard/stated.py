@@ -85,9 +85,18 @@ _ADVERB = r"\s+(?:[a-z]+ly|quite|at|all|so|very|really|the|an?|be|is|are|being|c
 _VERDICT = re.compile(
     rf"(?:{_START}(?P<negated>{_NEGATION})(?:{_ADVERB}){{0,3}}\s+)?{_START}"
     rf"(?:(?P<good>{_GOOD})|no(?!\s+(?!{_NOT_A_NOUN})[a-z0-9]|\.\s?\d|-)|false|fail(?:s|ed)?|incorrect){_END}"
-    r"(?!\s+[a-z]+\s+(?:is|was|are|were|would|should|being|to\s+be)\b)"
+    rf"(?!\s+(?!{_NOT_A_NOUN})[a-z]+\s+(?:is|was|are|were|would|should|being|to\s+be)\b)"
 )
-_LABELLED = re.compile(rf"{_START}{_LABEL}\s*[\"']?\s*[:=]\s*[\"'(\[]*\s*(?=(?:{_NEGATION}\s+)?{_WORD}{_END})")
+_IS = r"\s*[\"'\]]*\s*(?:</\w{1,9}>\s*)?(?:[:=|>\u2192\]]|->)[\s\"'(\[|<>]*"
+
+
+def _after(label: str) -> str:
+    """Return a pattern of a label up to what it names: a sign, a tag, a cell or a heading; or two brackets."""
+    marked = rf"(?<!</){_START}(?:[a-z]{{1,20}}[_ ])?{label}{_IS}"
+    return rf"(?:{marked}|^[# \t]*(?:\w{{1,20}}\s)?{label}\s*\n\s*|\[\[\s*)"
+
+
+_LABELLED = re.compile(rf"{_after(_LABEL)}(?=(?:{_NEGATION}\s+)?{_WORD}{_END})", re.MULTILINE)
 _WHOLE = {
     **dict.fromkeys(("да", "是", "对", "正确", "はい", "예", "네", "ja", "oui", "sí", "si", "sim", "نعم", "हाँ"), True),
     **dict.fromkeys(("нет", "否", "不是", "不对", "不正确", "错误", "いいえ", "아니요", "아니오"), False),
@@ -105,7 +114,8 @@ _OUT_OF = re.compile(
     rf"({NUMBER.pattern})\s*(?:{_UNIT}\s*,?\s*of\b|{_UNIT}?\s*[(\[]?\s*(?:\\?/|out\s+of|sur\b|von\b))\s*"
     r"(?:a\s+(?:possible|maximum)\s+)?\d"
 )
-_RATED = re.compile(rf"\b(?:score|rating|grade)\s*[\"']?\s*[:=]\s*[\"'(\[]*\s*({NUMBER.pattern})", re.IGNORECASE)
+_SCORE = r"(?:score|rating|grade|(?<=\[)result(?=\]))"
+_RATED = re.compile(rf"{_after(_SCORE)}({NUMBER.pattern})", re.IGNORECASE | re.MULTILINE)
 _ASIDE, _WORDS = re.compile(r"\([^()]{0,200}\)"), re.compile(r"\([^()\d]{0,200}\)")
 _END_OF_SCALE = "(?:best|worst|highest|lowest|top|bottom|perfect|excellent|ideal|poor(?:est)?|m(?:ax|in)imum)"
 _SCALE = re.compile(

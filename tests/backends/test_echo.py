@@ -47,6 +47,12 @@ def answer(text: str, **fields: Any) -> Choice:
     return fold_choice(0, deltas(text, **fields), with_logprobs=True)
 
 
+@given(st.lists(st.one_of(texts, words, st.none()), max_size=12))
+def test_the_tokens_of_a_prompt_are_those_of_its_messages(contents: list[str | None]) -> None:
+    messages = [Message(Role.USER, content) for content in contents]
+    assert echo.count_prompt(messages) == sum(len(echo.split_tokens(content or "")) for content in contents)
+
+
 @given(texts, st.booleans())
 def test_it_says_the_text_exactly(text: str, streamed: bool) -> None:
     assert answer(text, streamed=streamed).message.text == text

@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from modelyard import open_platform
 from modelyard.cli import main
 
+pytestmark = pytest.mark.parts
+
 ROWS = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}] * 3
 NEW = ("--base-model", "tabular-mini")
 

@@ -15,7 +15,7 @@ from modelyard.cli import main
 def test_a_batch_is_shown_and_not_followed(tmp_path: Path) -> None:
     store = str(tmp_path / "yard.db")
     with open_platform(store) as platform:
-        batch = platform.batches.create(uploaded(platform, [asking("a")])).id
+        batch = platform.compat.batches.create(uploaded(platform, [asking("a")])).id
         platform.worker().run_until_idle()
     shown = CliRunner().invoke(main, ["jobs", "show", "--store", store, batch, "--json"])
     assert shown.exit_code == 0, shown.output

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.parts
+
 PROGRAM = [sys.executable, "-c", "from modelyard.cli import main; main()"]
 SAID = "café 🙂"
 

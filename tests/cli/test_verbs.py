@@ -17,6 +17,8 @@ from modelyard import Example, Message, Role, open_platform
 from modelyard.cli import SECTIONS, main
 from modelyard.cli.lazy_group import LazyGroup
 
+pytestmark = pytest.mark.parts
+
 FACTORY = """
 import modelyard
 def platform():
@@ -162,20 +164,6 @@ def test_a_model_is_made_and_trained_by_each_method(tmp_path: Path) -> None:
     assert "has no option 'rate'" in wrong.output
 
 
-def test_budgets_are_set_for_an_entity_or_a_key_by_its_name(here: Path) -> None:
-    call("budget", "set", "acme", "25.00", "--period", "month", "--warn-at", "0.8")
-    assert (
-        call("budget", "set", "acme", 1, "--key", "desk").stdout == "acme may spend 1 USD in total, and has spent 0\n"
-    )
-    whole, one = rows("budget", "list", "--entity", "acme")
-    assert (whole["period"], whole["limit"], whole["key_id"]) == ("month", "25.00", None)
-    assert (one["period"], one["remaining"]) == ("total", "1")
-    call("budget", "remove", "acme", "--key", "desk")
-    assert len(rows("budget", "list")) == 1
-    assert "no key has" in call("budget", "set", "acme", 1, "--key", "none", status=1).output
-    assert "period" in call("budget", "set", "acme", 1, "--period", "week", status=2).output
-
-
 def test_a_key_of_the_host_is_made_and_any_key_revoked_by_name(tmp_path: Path) -> None:
     store = tmp_path / "yard.db"
     for name in ("ops", "twin", "twin"):
@@ -309,6 +297,21 @@ def test_what_is_tagged_is_listed_by_its_tag_and_shows_its_note(here: Path) -> N
     assert "Model 'support/none' not found" in call("annotate", "support/none", status=1).output
 
 
+def test_a_watched_loop_shows_its_rounds_and_why_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tasks = [{"prompt": "a question", "expected": "the answer"}]
+    with open_platform(tmp_path / "yard.db") as platform:
+        platform.models.create("m", project="p", base_model="tabular-mini")
+        options: dict[str, Any] = {"rounds": 2, "samples": 2, "max_tokens": 4, "stop_when": {"patience": 1}}
+        job = platform.training.loop("p/m", tasks, "exact_match", held_out=tasks, **options)
+    reason = "patience (1): no later validation was above 0, of step 0"
+    watched = call("jobs", "watch", job.id).stdout
+    assert re.search(rf"stopped by +{re.escape(reason)}\n", watched)
+    shown = call("jobs", "show", job.id).stdout
+    assert re.search(rf"stop_reason +{re.escape(reason)}\n", shown)
+    assert re.search(r"metrics.start_held_out +0.0\n", shown)
+
+
 def test_a_watched_job_ends_with_its_last_numbers(here: Path) -> None:
     trained = call("jobs", "watch", "support/bot").stdout
     assert re.search(r"succeeded\ntook +0:00:\d.*\ncheckpoint +step1\n", trained)
@@ -376,7 +379,12 @@ def test_what_was_asked_is_collected_and_trained_on(tmp_path: Path, monkeypatch:
     judged = json.loads(call("collect", "judged", *judge, "--json").stdout)
     assert (judged["rows"], judged["left_out"]) == (1, "no score 2")
     queued = json.loads(call("collect", "later", "--no-wait", "--json").stdout)
+    once = [call("collect", "once", "--no-wait", "--idempotency-key", "k", "--json").stdout for _ in range(2)]
+    assert once[0] == once[1]
     assert json.loads(call("jobs", "show", queued["collection"], "--json").stdout)["status"] == "queued"
+    words = ["collect", "first", "--priority", "5", "--train", "support/bot", "--json"]
+    early = [json.loads(call(*words, "--no-wait").stdout)["collection"], json.loads(call(*words).stdout)["job"]]
+    assert [json.loads(call("jobs", "show", job, "--json").stdout)["priority"] for job in early] == [5, 5]
     assert "not both" in call("collect", "x", "--judge", "echo", "--score", "up", status=2).stderr
     assert "is not a pattern" in call("collect", "x", "--redact-pattern", "(", status=2).stderr
     assert "'email'" in call("collect", "x", "--redact", "emial", status=1).stderr

@@ -18,7 +18,7 @@ def test_responses_are_answered_continued_streamed_shown_and_deleted(served: Any
     assert first.output[0].content[0].text == "first"
     assert first.usage.total_tokens > 0
     then = litellm.responses(model="echo", input="then", previous_response_id=first.id, **options)
-    messages = served.platform.responses.messages(litellm_id(then.id))
+    messages = served.platform.compat.responses.messages(litellm_id(then.id))
     assert [message.text for message in messages] == ["first", "first", "then", "then"]
     events = list(litellm.responses(model="echo", input="one two", stream=True, **options))
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "one two"

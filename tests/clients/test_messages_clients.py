@@ -11,12 +11,23 @@ import pytest
 
 pytest.importorskip("anthropic", reason="it has a lane of its own: tests/clients/lanes.py embeddings")
 
-from anthropic import Anthropic, AsyncAnthropic, AuthenticationError, BadRequestError, NotFoundError, beta_tool
+from anthropic import (
+    Anthropic,
+    APITimeoutError,
+    AsyncAnthropic,
+    AuthenticationError,
+    BadRequestError,
+    NotFoundError,
+    beta_tool,
+)
+from anthropic._exceptions import OverloadedError
 
 from modelyard import ScriptedBackend, open_platform
 from modelyard.asgi import asgi_app
-from modelyard.backends import call, say
+from modelyard.backends import call, pause, say
+from modelyard.errors import Overloaded, RateLimited
 from modelyard.parts.doubles.clients.server import asgi_server
+from modelyard.testing import ManualClock, intercept
 from node_packages import node_modules
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -41,6 +52,37 @@ def test_a_message_and_its_usage(client: Any) -> None:
     assert (answer.content[0].text, answer.stop_reason) == ("hello there friend", "end_turn")
     assert (answer.usage.input_tokens, answer.usage.output_tokens) == (5, 3)
     assert client.messages.count_tokens(model="echo", messages=HELLO).input_tokens == 3
+
+
+@pytest.mark.parametrize("kind", [Anthropic, AsyncAnthropic])
+def test_retries_and_time_outs_pass_on_the_clock(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client of the application, which is told of an overload as by its own vendor."""
+
+    def refuse(seconds: float) -> None:
+        raise AssertionError(f"slept for {seconds} s")
+
+    async def aask(client: Any) -> Any:
+        async with client:
+            return await client.messages.create(model="m", max_tokens=20, messages=HELLO)
+
+    def ask(**options: Any) -> str:
+        client = kind(api_key="sk-mine", **options)
+        asked: Any = {"model": "m", "max_tokens": 20, "messages": HELLO}
+        whole = asyncio.run(aask(client)) if kind is AsyncAnthropic else client.messages.create(**asked)
+        return str(whole.content[0].text)
+
+    monkeypatch.setattr("time.sleep", refuse)
+    monkeypatch.setattr("anyio.sleep", refuse)
+    clock = ManualClock()
+    answers: Any = [Overloaded("busy", retry_after=7), RateLimited("slow down", retry_after=7), "done"]
+    script = ScriptedBackend([*answers, Overloaded("busy"), say(pause(300), "late")], ["m"], clock)
+    with open_platform(clock=clock, backend=script) as platform, intercept(platform, ["api.anthropic.com"]):
+        assert (ask(), clock.monotonic()) == ("done", 14)
+        with pytest.raises(OverloadedError):
+            ask(max_retries=0)
+        with pytest.raises(APITimeoutError):
+            ask(max_retries=0, timeout=20)
+        assert clock.monotonic() == 34
 
 
 def test_a_stream(client: Any) -> None:

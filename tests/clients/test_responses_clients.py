@@ -73,7 +73,7 @@ def test_agents_answer_by_responses_and_continue_them(served: Any) -> None:
         assert again.final_output == "and?"
         then = await run(agent, "so?", previous_response_id=done.last_response_id)
         assert then.final_output == "so?"
-        messages = served.platform.responses.messages(then.last_response_id)
+        messages = served.platform.compat.responses.messages(then.last_response_id)
         assert [message.text for message in messages] == ["hello there", "hello there", "so?", "so?"]
 
     run_agents(served, tell)

@@ -208,7 +208,7 @@ def test_a_client_whose_run_was_ended_hears_why_and_goes_on_from_a_checkpoint(
     learn(run, "hello", 1)
     platform = served.platform
     path = run.save_state("before").result().path
-    job = platform.training_runs.get(run.model_id).job_id
+    job = platform.compat.training_runs.get(run.model_id).job_id
     platform.jobs.cancel(job)  # as the sweep of silent sessions does
     with pytest.raises(tinker.RequestFailedError, match="the run has ended: cancelled by"):
         run.forward_backward([row("hello")], "cross_entropy").result()

@@ -83,7 +83,7 @@ def test_ops_and_their_calls(client: Any, served: Any) -> None:
     assert "no such answer" in failed.exception
     assert [str(one.summary["weave"]["status"].value) for one in (outer, failed)] == ["success", "error"]
     assert [one.id for one in outer.children()] == [inner.id]
-    kept = served.platform.traces.calls.get(inner.id, entity="acme", project="sdk")
+    kept = served.platform.compat.traces.calls.get(inner.id, entity="acme", project="sdk")
     assert (kept.op, kept.inputs["a"], kept.output["value"]) == ("add", 3, 4)
     ref = weave.publish(add)
     client.flush()

@@ -29,7 +29,7 @@ def requested(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("requested")
     with open_platform(folder / "yard.db") as platform:
         lines = (asking(str(number), temperature=9 if number % 10 == 9 else 1) for number in range(LINES))
-        platform.batches.create(uploaded(platform, lines))
+        platform.compat.batches.create(uploaded(platform, lines))
     return folder
 
 
@@ -41,7 +41,7 @@ def test_every_line_is_answered_in_its_place(nursery: Nursery, requested: Path, 
     child.hear_until("gone")
     assert child.status == -9
     with open_platform(path) as platform:
-        (batch,) = platform.batches.list()
+        (batch,) = platform.compat.batches.list()
     successor = nursery.start(path, lease=0.2, poll=0.01)
     successor.hear_until("changed", batch.id, "succeeded")
     successor.stop()
@@ -50,12 +50,12 @@ def test_every_line_is_answered_in_its_place(nursery: Nursery, requested: Path, 
 
 
 def check(platform: Platform) -> None:
-    (batch,) = platform.batches.list()
+    (batch,) = platform.compat.batches.list()
     assert (batch.status, batch.completed, batch.failed) == (BatchStatus.COMPLETED, LINES * 9 // 10, LINES // 10)
     good = [line["custom_id"] for line in lines_of(platform, batch.output_file_id)]
     bad = [line["custom_id"] for line in lines_of(platform, batch.error_file_id)]
     assert good == [str(number) for number in range(LINES) if number % 10 != 9]
     assert bad == [str(number) for number in range(LINES) if number % 10 == 9]
     assert len(good) <= len(list(platform.usage.list())) <= len(good) + AHEAD + LINES_AT_ONCE
-    named = {part["artifact"] for file in platform.files.list() for part in file.parts.values()}
+    named = {part["artifact"] for file in platform.compat.files.list() for part in file.parts.values()}
     assert named <= set(platform._runtime.artifacts.names())

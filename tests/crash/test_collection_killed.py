@@ -38,7 +38,7 @@ class Requested:
 
 
 def made(platform: Platform, name: str) -> tuple[str, str]:
-    found = [platform.uploads.find(one, project="default") for one in (name, f"{name}-held-out")]
+    found = [platform.compat.uploads.find(one, project="default") for one in (name, f"{name}-held-out")]
     return tuple(one.digest if one else "" for one in found)  # type: ignore[return-value]
 
 
@@ -81,4 +81,4 @@ def check(platform: Platform, requested: Requested) -> None:
     (training,) = platform.training.list()
     assert training.id == collection.training_job_id
     assert collection.train is not None
-    assert platform.uploads.find("answers:v1", project="default") is None, "there is one version"
+    assert platform.compat.uploads.find("answers:v1", project="default") is None, "there is one version"

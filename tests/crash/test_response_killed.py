@@ -22,8 +22,8 @@ def requested(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder with a store that has one response in its queue, and the id of that."""
     folder = tmp_path_factory.mktemp("requested")
     with open_platform(folder / "yard.db") as platform:
-        first = platform.responses.create(model="echo", input="first")
-        queued = platform.responses.create(
+        first = platform.compat.responses.create(model="echo", input="first")
+        queued = platform.compat.responses.create(
             model="echo", input="then this", previous_response_id=first.id, background=True
         )
     return folder, queued.id
@@ -40,16 +40,16 @@ def test_a_response_is_answered_and_booked_once(
     child.hear_until("gone")
     assert child.status == -9
     with open_platform(path) as platform:
-        job = platform.responses.get(response_id).job_id
+        job = platform.compat.responses.get(response_id).job_id
     successor = nursery.start(path, save_every=1, lease=0.2, poll=0.01)
     successor.hear_until("changed", job, "succeeded")
     successor.stop()
     with open_platform(path) as platform:
-        response = platform.responses.get(response_id)
+        response = platform.compat.responses.get(response_id)
         assert (response.status, response.text) == ("completed", "then this")
         ledger = [entry.id for entry in platform.usage.list()]
         assert len(ledger) == 2
         assert response.completion_id == ledger[-1]
-        assert [message.text for message in platform.responses.messages(response_id)] == [
+        assert [message.text for message in platform.compat.responses.messages(response_id)] == [
             *("first", "first", "then this", "then this")
         ]

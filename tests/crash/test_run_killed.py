@@ -32,22 +32,22 @@ def requested(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list
     with open_platform(folder / "yard.db") as platform:
         driven = Driven(platform)
         run = driven.begin()
-        futures = [*course(driven, TEXTS), platform.training_runs.unload(run)]
+        futures = [*course(driven, TEXTS), platform.compat.training_runs.unload(run)]
     return folder, run, futures
 
 
 def ended(nursery: Nursery, path: Path, run: str, futures: list[str]) -> str:
     """Have a worker end the run. Returns the digest of its weights."""
     with open_platform(path) as platform:
-        job = platform.training_runs.get(run).job_id
+        job = platform.compat.training_runs.get(run).job_id
     successor = nursery.start(path, lease=0.2, poll=0.01)
     successor.hear_until("changed", job, "succeeded")
     successor.stop()
     with open_platform(path, settings=Settings(lease=0.01)) as platform:
-        answers = [platform.training_runs.future(one).status for one in futures]
+        answers = [platform.compat.training_runs.future(one).status for one in futures]
         assert answers == [FutureStatus.DONE] * len(futures)
-        assert platform.training_runs.get(run).steps == len(TEXTS)
-        assert len(list(platform.training_runs.weights.of_run(run))) == 1
+        assert platform.compat.training_runs.get(run).steps == len(TEXTS)
+        assert len(list(platform.compat.training_runs.weights.of_run(run))) == 1
         report = platform.sweep(grace=0.0)
         assert report.missing == ()
         return Driven(platform, run=run).digest("end")

@@ -43,7 +43,7 @@ def state(platform: Platform) -> State:
 
 
 def _listed(platform: Platform) -> Iterator[tuple[str, str]]:
-    traces, runtime = platform.traces, platform._runtime
+    traces, runtime = platform.compat.traces, platform._runtime
     for call in traces.calls.list(**PLACE):  # type: ignore[arg-type]
         yield f"call {call.id}", canonical_json(call_document(call))
     for said in traces.feedback.list(**PLACE):  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ from modelyard.parts.responses.formats.request import INCLUDED, ResponseRequest
 from modelyard.parts.tinker.formats.forward_backward import IGNORED
 from modelyard.parts.tinker.http import rest_routes, routes, session_routes
 from modelyard.parts.tinker.interface import TINKER
+from modelyard.platform.extended import members_of_parts
 from unknown_members import without_effect
 
 pytestmark = pytest.mark.parts
@@ -103,12 +104,13 @@ def test_every_resource_is_listed_with_its_methods() -> None:
         for path, named in resources.items():
             resource = attrgetter(path.removeprefix("platform."))(platform)
             public = {name for name, value in getmembers(type(resource), isfunction) if not name.startswith("_")}
-            assert public == named, path
+            assert public | {*members_of_parts(standard_parts(), f"{path.removeprefix('platform.')}.")} == named, path
         resources_of = {
             name for name, value in getmembers(type(platform)) if isinstance(value, property | cached_property)
         }
     brought = {name: resource() for part in standard_parts() for name, resource in part.resources.items()}
     resources_of |= {name for name, resource in brought.items() if "__call__" not in vars(resource)}
+    resources_of.remove("compat")
     opened_with = {
         "parts",
         "job_types",
@@ -121,8 +123,15 @@ def test_every_resource_is_listed_with_its_methods() -> None:
         "observer",
         "tracing",
         "upkeep",
+        "principal",
     }
-    assert {path.split(".")[1] for path in resources} == resources_of - opened_with
+    assert {_resource_of(path) for path in resources} == resources_of - opened_with
+
+
+def _resource_of(path: str) -> str:
+    """Return the resource of a path such as `platform.evaluations.objects` or `platform.compat.traces.calls`."""
+    words = path.split(".")[1:]
+    return ".".join(words[: 2 if words[0] == "compat" else 1])
 
 
 def test_every_fixture_and_function_for_tests_is_listed() -> None:

@@ -65,6 +65,7 @@ def test_no_file_holds_a_password() -> None:
         assert all(value.startswith("${YARD_PASSWORD:?") for value in passwords)
 
 
+@pytest.mark.slow
 def test_the_manifests_are_valid_and_bound_and_confine_what_they_run() -> None:
     kinds = []
     for manifest in manifests():

@@ -15,6 +15,7 @@ VALUES = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.float
 ROWS = st.lists(st.dictionaries(st.text(max_size=5), VALUES | st.text() | st.lists(VALUES), max_size=4), max_size=5)
 
 
+@pytest.mark.slow
 @given(rows=ROWS)
 def test_rows_that_were_written_are_read_back_by_their_indexes(rows: list[dict[str, Any]]) -> None:
     file = b"".join(dump_row(row, number) for number, row in enumerate(rows))

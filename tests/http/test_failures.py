@@ -53,7 +53,7 @@ def test_every_class_has_a_status_and_a_body(error_format: ErrorFormat) -> None:
         members = {"error": "error", "errors": "errors", "type": "error", "code": "message"}
         member = members.get(error_format.name, "detail")
         assert body[member] if member in ("detail", "message") else "message" in str(body[member])
-        assert ("retry-after" in dict(response.headers)) is (response.status in (429, 503))
+        assert ("retry-after" in dict(response.headers)) is (response.status in (429, 503, 529))
 
     check_each({cls.__name__: cls for cls in CLASSES}, check)
 
@@ -66,7 +66,7 @@ def test_every_class_has_a_status_and_a_body(error_format: ErrorFormat) -> None:
         (errors.RunAlreadyFinished("frozen"), (400, 400, 400, 400, 400, 400)),
         (errors.BudgetExceeded("spent"), (402, 402, 402, 402, 402, 402)),
         (errors.NoWorker("start one"), (503, 503, 503, 503, 503, 503)),
-        (errors.Overloaded("full"), (503, 503, 503, 503, 503, 503)),
+        (errors.Overloaded("full"), (503, 503, 503, 503, 529, 503)),
         (errors.QueueFull("full"), (429, 429, 429, 429, 429, 429)),
         (ValueError("ours"), (500, 500, 500, 500, 500, 500)),
     ],

@@ -143,6 +143,7 @@ def referred(value: Any) -> set[str]:
     return set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(value)))
 
 
+@pytest.mark.slow
 def test_a_tag_shows_its_operations_with_their_schemas_and_no_others(platform: Any, client_for: Any) -> None:
     client = client_for(platform)
     whole = client.send("GET", "/openapi.json", key="").json

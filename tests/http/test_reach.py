@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import modelyard
 
 SOURCE = Path(modelyard.__file__).parent
@@ -17,6 +19,7 @@ def reaches(tree: ast.AST) -> Iterator[str]:
             yield f"{node.lineno}: {ast.unparse(node)}"
 
 
+@pytest.mark.slow
 def test_http_does_not_reach_below_the_resources_of_the_platform() -> None:
     files = [*(SOURCE / "http").rglob("*.py"), *(SOURCE / "cli").rglob("*.py"), SOURCE / "asgi.py", SOURCE / "wsgi.py"]
     assert len(files) > 40

@@ -16,16 +16,16 @@ def without(path: Path, name: str) -> Platform:
 
 def test_its_artifacts_are_not_swept_as_orphans(tmp_path: Path) -> None:
     with open_platform(tmp_path / "yard.db") as platform:
-        file = platform.files.create("rows.jsonl", b"{}\n", purpose="user_data")
+        file = platform.compat.files.create("rows.jsonl", b"{}\n", purpose="user_data")
     with without(tmp_path / "yard.db", "batches") as platform, pytest.raises(StoreError, match=r"\['files'\]"):
         platform.sweep()
-    with open_platform(tmp_path / "yard.db") as platform, platform.files.open(file.id) as kept:
+    with open_platform(tmp_path / "yard.db") as platform, platform.compat.files.open(file.id) as kept:
         assert kept.read() == b"{}\n"
 
 
 def test_an_entity_is_not_erased_in_part(tmp_path: Path) -> None:
     with open_platform(tmp_path / "yard.db") as platform:
-        platform.files.create("rows.jsonl", b"{}\n", purpose="user_data")
+        platform.compat.files.create("rows.jsonl", b"{}\n", purpose="user_data")
     with without(tmp_path / "yard.db", "batches") as platform:
         key = platform.keys.create("local")
         with pytest.raises(StoreError, match="open it with the parts"):

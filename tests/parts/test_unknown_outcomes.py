@@ -24,21 +24,23 @@ MESSAGES = [{"role": "user", "content": "Hi"}]
 
 
 def _upload(platform: Platform) -> None:
-    begun = platform.uploads.begin("support", project="desk")
-    secret = platform.uploads.expect_file(begun.id, b64encode(md5(LINE, usedforsecurity=False).digest()).decode())
+    begun = platform.compat.uploads.begin("support", project="desk")
+    secret = platform.compat.uploads.expect_file(
+        begun.id, b64encode(md5(LINE, usedforsecurity=False).digest()).decode()
+    )
     assert secret is not None
-    platform.uploads.receive(secret, BytesIO(LINE))
-    platform.uploads.commit(begun.id)
+    platform.compat.uploads.receive(secret, BytesIO(LINE))
+    platform.compat.uploads.commit(begun.id)
 
 
 def _batch(platform: Platform) -> None:
-    platform.batches.create(uploaded(platform, [asking(str(number)) for number in range(3)]))
+    platform.compat.batches.create(uploaded(platform, [asking(str(number)) for number in range(3)]))
     platform.worker().run_until_idle()
 
 
 def _fine_tune(platform: Platform) -> None:
-    files = [platform.files.create("f.jsonl", LINE * 4, purpose="fine-tune").id for _ in range(2)]
-    platform.fine_tuning.create(FineTuningRequest("tabular-mini", files[0], validation_file=files[1], seed=7))
+    files = [platform.compat.files.create("f.jsonl", LINE * 4, purpose="fine-tune").id for _ in range(2)]
+    platform.compat.fine_tuning.create(FineTuningRequest("tabular-mini", files[0], validation_file=files[1], seed=7))
     platform.worker().run_until_idle()
 
 
@@ -51,8 +53,8 @@ def _collect(platform: Platform) -> None:
 
 
 def _trace(platform: Platform) -> None:
-    platform.traces.tables.create([{"a": 1}, {"a": 2}])
-    platform.traces.tables.put_file("f.txt", b"content")
+    platform.compat.traces.tables.create([{"a": 1}, {"a": 2}])
+    platform.compat.traces.tables.put_file("f.txt", b"content")
 
 
 def _run(platform: Platform) -> None:
@@ -65,7 +67,7 @@ def _run(platform: Platform) -> None:
 
 
 SCENARIOS: dict[str, Callable[[Platform], Any]] = {
-    "a file": lambda platform: platform.files.create("f.jsonl", LINE, purpose="batch"),
+    "a file": lambda platform: platform.compat.files.create("f.jsonl", LINE, purpose="batch"),
     "an upload": _upload,
     "a batch": _batch,
     "a fine-tuning job": _fine_tune,
@@ -89,6 +91,6 @@ def test_a_vendor_s_client_does_not_repeat_what_may_have_been_stored() -> None:
             client.files.create(**files)
         assert (unknown.value.status_code, unknown.value.code) == (503, "outcome_unknown")
         store.unsure = False
-        assert len(list(platform.files.list())) == 1
+        assert len(list(platform.compat.files.list())) == 1
         client.files.create(**files)
-        assert len(list(platform.files.list())) == 2
+        assert len(list(platform.compat.files.list())) == 2

@@ -17,12 +17,12 @@ def asking(custom_id: str, content: str = "hi", url: str = CHAT, **body: Any) ->
 
 def uploaded(platform: Platform, lines: Iterable[bytes], **options: Any) -> str:
     """The id of an input file of these lines."""
-    return platform.files.create("requests.jsonl", lines, purpose="batch", **options).id
+    return platform.compat.files.create("requests.jsonl", lines, purpose="batch", **options).id
 
 
 def lines_of(platform: Platform, file_id: str | None) -> list[Any]:
     """What a file of a batch says."""
     if file_id is None:
         return []
-    with platform.files.open(file_id) as file:
+    with platform.compat.files.open(file_id) as file:
         return [json.loads(line) for line in file]

@@ -54,7 +54,7 @@ def yard() -> Iterator[Yard]:
         for name in ("echo", "tabular-mini"):
             platform.evaluations.run("quiz", name, questions, project="bots", entity="acme")
         platform.usage.set_budget("5", entity="acme")
-        traces, place = platform.traces, {"project": "bots", "entity": "acme"}
+        traces, place = platform.compat.traces, {"project": "bots", "entity": "acme"}
         asked = {"model": "echo", "messages": [{"role": "user", "content": HOSTILE}], "long": LONG}
         outer = traces.calls.start("answer", asked, **place)  # type: ignore[arg-type]
         for at in range(4):

@@ -39,7 +39,7 @@ class Driven:
 
     def begin(self, number: int = 0, **adapter: Any) -> str:
         """Begin a run, of a session of its own where there is none."""
-        runs = self.platform.training_runs
+        runs = self.platform.compat.training_runs
         self.session = self.session or runs.sessions.begin().id
         chosen = {"rank": 4, "seed": 1, **adapter}
         self.run = runs.create(self.session, number, base_model=self.base, adapter=chosen).rpartition(":")[0]
@@ -49,16 +49,16 @@ class Driven:
         """Add the gradients of a text. Returns the id of the future."""
         run = run or self.run
         body = forward_backward(run, number, rows_of(text, **more))
-        return self.platform.training_runs.command(run, number, CommandKind.FORWARD_BACKWARD, {}, body)
+        return self.platform.compat.training_runs.command(run, number, CommandKind.FORWARD_BACKWARD, {}, body)
 
     def step(self, number: int, rate: float = 1e-3, run: str = "") -> str:
         """Make an optimizer step."""
-        command = self.platform.training_runs.command
+        command = self.platform.compat.training_runs.command
         return command(run or self.run, number, CommandKind.OPTIM_STEP, {"learning_rate": rate})
 
     def save(self, number: int, name: str, run: str = "", **options: Any) -> str:
         """Save the state of the run."""
-        return self.platform.training_runs.save(run or self.run, number, CommandKind.SAVE, name, **options)
+        return self.platform.compat.training_runs.save(run or self.run, number, CommandKind.SAVE, name, **options)
 
     def work(self) -> None:
         """Apply what has come."""
@@ -66,11 +66,11 @@ class Driven:
 
     def answers(self, *futures: str) -> list[Future]:
         """What was answered."""
-        return [self.platform.training_runs.future(future) for future in futures]
+        return [self.platform.compat.training_runs.future(future) for future in futures]
 
     def digest(self, name: str, run: str = "") -> str:
         """The digest of the weights that were saved under a name."""
-        runs = self.platform.training_runs
+        runs = self.platform.compat.training_runs
         weights = runs.weights.get(f"tinker://{run or self.run}/weights/{name}")
         model = runs.get(run or self.run).model_id
         return self.platform.models.checkpoint(model, weights.step).digest
@@ -92,7 +92,7 @@ def opened(store: Store | None = None, artifacts: Any = None, **more: Any) -> Pl
 
 def shown_run(platform: Platform, entity: str, text: str = "") -> Driven:
     """A run of an entity that has learned and saved. Its session calls itself by the text, and its metadata has it."""
-    runs = platform.acting_as(Principal("ann", entity, Scope(entity))).training_runs
+    runs = platform.acting_as(Principal("ann", entity, Scope(entity))).compat.training_runs
     session = runs.sessions.begin(display_name=text, sdk_version="0.38.0").id
     driven = Driven(platform, session)
     created = {"base_model": BASE, "adapter": {"rank": 4, "seed": 1}, "metadata": {"note": text}}

@@ -92,7 +92,7 @@ def write(store: Store, record: Record) -> None:
     first, new = records_of(store, record)[0], specimen(record, "another", added=5)
     store.transact(lambda tx: [tx.add(new), tx.replace(attrs.evolve(first, added=6))])
     for one, value in ((new, 5), (first, 6)):
-        key = copying.key_of(record, one)
+        key = record.key_of(one)
         assert store.read(lambda snapshot, key=key: snapshot.get(record.cls, *key)).added == value
 
 

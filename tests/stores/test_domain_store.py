@@ -63,6 +63,7 @@ def test_a_step_that_stays_passes(store: DomainStore) -> None:
     assert store.transact(DomainStep(step, HERE)) == 1
 
 
+@pytest.mark.slow
 def test_completions_under_limits_and_budgets_and_jobs_stay_in_their_domains() -> None:
     class Blocking(DomainStore):
         """As a store in a database is."""

@@ -1,5 +1,6 @@
 """Files that earlier versions wrote open, hold what they held, and become what a new file is."""
 
+import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from kept_files import NEWEST, Rows, contents_of, rows_of, schema, unpack
 from modelyard import open_platform
+from modelyard.errors import StoreCorrupt
 from modelyard.stores import RECORDS, SqliteStore
 
 pytestmark = pytest.mark.parts
@@ -64,3 +66,25 @@ def test_a_platform_continues(name: str, tmp_path: Path) -> None:
         (total,) = platform.usage.total()
         assert total.requests == 36
         assert [job.status for job in platform.training.list()] == ["queued"]
+
+
+SINCE: Mapping[str, frozenset[str]] = {
+    NEWEST: frozenset({"processes", "rate_limits"}),  # made when they are missing, as in files from before they were
+    "yard-ebcc80f": frozenset({"rate_windows"}),  # 0005 drops it
+}
+"""The tables that a file may lack."""
+
+
+def test_a_file_that_has_lost_a_table_is_corrupt(name: str, tmp_path: Path) -> None:
+    for table in sorted(tables_of(unpack(name, tmp_path)) - SINCE[name]):
+        path = unpack(name, tmp_path)
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f'DROP TABLE "{table}"')
+        with pytest.raises(StoreCorrupt, match=r"has lost the tables .*restore a backup"):
+            SqliteStore(path, RECORDS)
+
+
+def tables_of(path: Path) -> set[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+        return {name for (name,) in found}

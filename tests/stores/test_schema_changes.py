@@ -190,6 +190,29 @@ def test_a_class_that_changes_has_a_change(record: Record) -> None:
     assert known.get(record.table) == digest_of(record)
 
 
+def test_the_last_index_that_a_change_adds_is_the_declared_one() -> None:
+    """Else a store that was migrated has another index than a new one, or lacks it."""
+    declared = {record.cls: record for record in RECORDS}
+    added = {
+        (part.of, part.name): None if isinstance(part, DropIndex) else tuple(part.columns)
+        for change in CHANGES_OF_THE_CORE
+        for part in change.parts
+        if isinstance(part, AddIndex | DropIndex)
+    }
+    assert len(added) > 8
+    for (cls, name), columns in added.items():
+        record = declared[cls]
+        kind, _, rest = name.partition("_")
+        index = next((one for one in record.indexes if one.removeprefix("by_") == rest), None)
+        if columns is None:
+            assert index is None
+        elif kind == "unique":
+            assert columns == record.unique[rest]
+        else:
+            assert index is not None
+            assert columns == record.indexes[index].where + record.order_of(index)
+
+
 def test_each_table_is_of_the_first_version_or_added_by_a_change() -> None:
     table_of = {record.cls: record.table for record in RECORDS}
     added = {

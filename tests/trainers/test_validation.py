@@ -1,5 +1,7 @@
 """The loss on held-out rows: when it is measured, and of what it is the mean."""
 
+import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,7 +49,18 @@ def test_the_loss_of_all_rows_is_that_of_one_large_batch(rows: list[list[float]]
         assert measured == {}  # no row, or none that fits into the model
     else:
         expected = -sum(tokens) / len(tokens)
+        measured.pop("full_valid_loss_error", None)
         assert measured == pytest.approx({"valid_loss": expected, "full_valid_loss": expected})
+
+
+def test_the_error_is_that_of_the_mean_of_batches() -> None:
+    rows = [[-float(number % 7)] for number in range(40)]
+    measured = validation(rows, batch=1).after(10)
+    values = [-row[0] for row in rows]
+    assert measured["full_valid_loss_error"] == pytest.approx(statistics.stdev(values) / math.sqrt(len(values)))
+    assert "full_valid_loss_error" not in validation([[-1.0]]).after(10)
+    twice = validation([row for row in rows for _ in range(2)], batch=2).after(10)
+    assert twice["full_valid_loss_error"] == pytest.approx(measured["full_valid_loss_error"])
 
 
 @pytest.mark.parametrize(

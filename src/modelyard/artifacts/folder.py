@@ -13,7 +13,7 @@ import re
 import time
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, BinaryIO, cast
 
@@ -38,11 +38,9 @@ class FolderArtifacts:
         self._randomness, self._count = randomness, itertools.count()
         if not HAS_LOCKS:
             raise StoreError("artifacts in a folder need Linux or macOS: on Windows use WSL, or your own `artifacts`")
-        try:
+        with _faults():
             _make_folder(os.path.abspath(path))
             self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_CHILD)
-        except OSError as error:
-            raise _to_store_error(error) from error
         weakref.finalize(self, os.close, self._folder)
         self.remove_unfinished(-_FUTURE)
 
@@ -67,7 +65,7 @@ class FolderArtifacts:
         """Open a temporary file of the folder's disk that has no name, so that it ends with its last descriptor."""
         name, file = self._begin()
         self._unlink(f"{name}.part")
-        return cast(BinaryIO, _Scratch(file, "r+b"))
+        return cast(BinaryIO, _File(file, "r+b"))
 
     def begin(self, size: int) -> None:
         """Return None: a folder has no addresses."""
@@ -78,46 +76,55 @@ class FolderArtifacts:
     def _begin(self) -> tuple[str, int]:
         while True:
             name = new_name(self._randomness, next(self._count))
-            try:
-                file = os.open(f"{name}.part", _NEW, mode=0o600, dir_fd=self._folder)
-            except FileExistsError:
-                continue
-            except OSError as error:
-                raise _to_store_error(error) from error
-            if lock(file) and os.fstat(file).st_nlink and not self.has(name):
-                return name, file
-            self._unlink(f"{name}.part")
+            with suppress(FileExistsError):
+                file = self._open_new(name)
+                if self._is_own(file, name):
+                    return name, file
+                os.close(file)
+
+    def _open_new(self, name: str) -> int:
+        with _faults(FileExistsError):
+            return os.open(f"{name}.part", _NEW, mode=0o600, dir_fd=self._folder)
+
+    def _is_own(self, file: int, name: str) -> bool:
+        """Lock a new part, and return whether it is still there and its name is free. Otherwise it is removed."""
+        try:
+            with _faults():
+                if lock(file) and os.fstat(file).st_nlink and not self.has(name):
+                    return True
+        except StoreError:
             os.close(file)
+            raise
+        self._unlink(f"{name}.part")
+        return False
 
     def _finish(self, name: str, file: int, synced: bool = True) -> None:
-        try:
+        with _faults():
             if synced:
                 sync(file)
             os.rename(f"{name}.part", name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
             if synced:
                 sync(self._folder)
-        except OSError as error:
-            raise _to_store_error(error) from error
 
     def has(self, name: str) -> bool:
-        try:
+        with suppress(FileNotFoundError), _faults(FileNotFoundError):
             os.stat(name, dir_fd=self._folder, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return True
+            return True
+        return False
 
     # ---- reading and removing
 
     def open(self, name: str, digest: str | None = None) -> BinaryIO:
         if not NAME.fullmatch(name):
             raise missing(name)
-        try:
-            file = os.open(name, os.O_RDONLY | _NO_LINK | _NO_CHILD, dir_fd=self._folder)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ELOOP):
-                raise missing(name) from error
-            raise _to_store_error(error) from error
-        return check_digest(os.fdopen(file, "rb"), name, digest)
+        with _faults():
+            try:
+                file = os.open(name, os.O_RDONLY | _NO_LINK | _NO_CHILD, dir_fd=self._folder)
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ELOOP):
+                    raise missing(name) from error
+                raise
+        return check_digest(io.BufferedReader(_File(file, "rb")), name, digest)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists. A reader that has it open can continue."""
@@ -125,19 +132,18 @@ class FolderArtifacts:
             self._unlink(name)
 
     def names(self) -> Iterator[str]:
-        own = os.open(".", os.O_RDONLY | os.O_DIRECTORY | _NO_CHILD, dir_fd=self._folder)  # with a place of its own
-        try:
-            with os.scandir(own) as found:
-                yield from (one.name for one in found if NAME.fullmatch(one.name))
-        finally:
-            os.close(own)
+        with _faults():
+            own = os.open(".", os.O_RDONLY | os.O_DIRECTORY | _NO_CHILD, dir_fd=self._folder)  # with a place of its own
+            try:
+                with os.scandir(own) as found:
+                    yield from (one.name for one in found if NAME.fullmatch(one.name))
+            finally:
+                os.close(own)
 
     def free(self) -> int:
         """Return the bytes that this process may still use on the folder's disk. Raises `StoreError`."""
-        try:
+        with _faults():
             disk = os.fstatvfs(self._folder)
-        except OSError as error:
-            raise _to_store_error(error) from error
         return disk.f_bavail * disk.f_frsize
 
     def check(self) -> None:
@@ -162,7 +168,7 @@ class FolderArtifacts:
         """Store bytes under a name that another store has given, and return their SHA-256 in hex. Bytes that are not
         synced may be lost when the machine fails. Raises `StorageFull`, and `FileExistsError` while another process
         does the same."""
-        file = os.open(f"{name}.part", _NEW, mode=0o600, dir_fd=self._folder)
+        file = self._open_new(name)
         try:
             lock(file)
             _, digest = _fill(file, chunks)
@@ -175,22 +181,20 @@ class FolderArtifacts:
         return digest
 
     def _unlink(self, name: str) -> None:
-        try:
+        with suppress(FileNotFoundError), _faults(FileNotFoundError):
             os.unlink(name, dir_fd=self._folder)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise _to_store_error(error) from error
 
     # ---- after a crash
 
     def remove_unfinished(self, seconds: float) -> int:
         """Remove the parts of writers that died. Those of living writers stay, however long they take."""
         since = time.time() - seconds
-        return sum(self._remove_dead_part(part, since) for part in os.listdir(self._folder) if _PART.fullmatch(part))
+        with _faults():
+            parts = [part for part in os.listdir(self._folder) if _PART.fullmatch(part)]
+        return sum(self._remove_dead_part(part, since) for part in parts)
 
     def _remove_dead_part(self, part: str, since: float) -> bool:
-        with suppress(OSError):
+        with suppress(OSError, StoreError):
             file = os.open(part, os.O_RDONLY | _NO_LINK | _NO_CHILD, dir_fd=self._folder)
             try:
                 if os.fstat(file).st_mtime <= since and lock(file):
@@ -201,7 +205,22 @@ class FolderArtifacts:
         return False
 
 
-class _Scratch(io.FileIO):
+class _File(io.FileIO):
+    """A file with the errors of a store; `write` writes all bytes."""
+
+    def readinto(self, buffer: Any) -> int:
+        with _faults():
+            return os.readv(self.fileno(), [buffer])
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or size < 0:
+            return self.readall()
+        with _faults():
+            return os.read(self.fileno(), size)
+
+    def readall(self) -> bytes:
+        return b"".join(iter(partial(self.read, _CHUNK), b""))
+
     def write(self, data: Any) -> int:
         _write(self.fileno(), data)
         return len(data)
@@ -218,11 +237,9 @@ def _fill(file: int, chunks: Iterable[bytes]) -> tuple[int, str]:
 
 def _write(file: int, chunk: bytes) -> None:
     rest = memoryview(chunk)
-    try:
+    with _faults():
         while rest:
             rest = rest[os.write(file, rest) :]
-    except OSError as error:
-        raise _to_store_error(error) from error
 
 
 def _make_folder(path: str) -> None:
@@ -236,12 +253,18 @@ def _make_folder(path: str) -> None:
         sync_folder(above)
 
 
-def _to_store_error(error: OSError) -> StoreError:
-    if error.errno in NO_ROOM:
-        return StorageFull("no room for artifacts on the disk; free some, then try again")
-    return ArtifactsUnavailable(
-        f"the artifacts folder cannot be used: {error.strerror}; check the disk and its permissions"
-    )
+@contextmanager
+def _faults(*known: type[OSError]) -> Iterator[None]:
+    """Raise the faults of the system as those of a store, except for what the caller knows how to take."""
+    try:
+        yield
+    except known:
+        raise
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise StorageFull("no room for artifacts on the disk; free some, then try again") from error
+        problem = f"the artifacts folder cannot be used: {error.strerror}; check the disk and its permissions"
+        raise ArtifactsUnavailable(problem) from error
 
 
 _: type[ArtifactStore] = FolderArtifacts

@@ -28,10 +28,14 @@ def altered(name: str) -> ArtifactMissing:
 
 def check_digest(file: BinaryIO, name: str, digest: str | None) -> BinaryIO:
     """Return the file, at its start. With a `digest`, its bytes are compared first. Raises `ArtifactMissing`."""
-    if digest is not None:
+    if digest is None:
+        return file
+    try:
         found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # a BinaryIO is such a file
         if found != digest:
-            file.close()
             raise altered(name)
         file.seek(0)
+    except BaseException:
+        file.close()
+        raise
     return file

@@ -4,7 +4,8 @@ log-probability is 0, there are no alternatives, and there is no end-of-turn tok
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, repeat
+from typing import Any
 from zlib import crc32
 
 import attrs
@@ -34,7 +35,7 @@ from modelyard.protocols import Capabilities, Deltas, ServedModel
 _text_delta = maker(Delta)
 _REQUIRED, _TEXT, _USER, _STOP = ToolMode.REQUIRED, ResponseType.TEXT, Role.USER, FinishReason.STOP
 
-LONGEST = 1024
+LONGEST, _FEW = 1024, 4
 _TOKEN = re.compile(rf"[ \n]?[^ \n]{{1,{LONGEST}}}|[ \n]")
 
 AT_ONCE = 64
@@ -187,20 +188,27 @@ def split_tokens(text: str) -> list[str]:
 
 
 def count(text: str) -> int:
-    if len(text) > LONGEST and _has_long_word(text):
-        return sum(1 for _ in _TOKEN.finditer(text))
     breaks = text.count("\n") if "\n" in text else 0  # testing for one is much faster than counting
-    return text.count(" ") + breaks + (text != "" and text[0] not in " \n")
+    words = text.count(" ") + breaks + (text != "" and text[0] not in " \n")
+    return words + _further_tokens(text) if len(text) > LONGEST else words
 
 
-def _has_long_word(text: str) -> bool:
-    at, end = -1, len(text) - LONGEST - 1  # at is that of a space or a line break
+def _further_tokens(text: str) -> int:
+    """Count the tokens of long words, but for the first of each."""
+    further, at, end = 0, -1, len(text) - LONGEST - 1  # at is that of a space or a line break
+    following = {" ": -1, "\n": -1}
     while at < end:
         near = text.rfind(" ", at + 1, at + LONGEST + 2)
-        at = near if near >= 0 else text.rfind("\n", at + 1, at + LONGEST + 2)
-        if at < 0:
-            return True
-    return False
+        near = near if near >= 0 else text.rfind("\n", at + 1, at + LONGEST + 2)
+        if near < 0:
+            for mark, known in following.items():  # each is looked for from where it was found last
+                if known <= at:
+                    found = text.find(mark, at + 1)
+                    following[mark] = len(text) if found < 0 else found
+            near = min(following.values())
+            further += (near - at - 2) // LONGEST
+        at = near
+    return further
 
 
 def token_id(token: str) -> int:
@@ -209,10 +217,24 @@ def token_id(token: str) -> int:
 
 
 def count_prompt(messages: Sequence[Message]) -> int:
+    if len(messages) > _FEW and (total := _count_texts([message.content for message in messages])) is not None:
+        return total
     total = 0
     for message in messages:
         total += count(message.content if type(message.content) is str else message.text)
     return total
+
+
+def _count_texts(contents: list[Any]) -> int | None:
+    """Count the tokens of many short strings together. Returns None for any others."""
+    try:
+        whole = "".join(contents).encode()
+    except (TypeError, UnicodeEncodeError):
+        return None
+    if max(map(len, contents)) > LONGEST:
+        return None
+    begun = len(contents) - sum(map(str.startswith, contents, repeat((" ", "\n")))) - contents.count("")
+    return len(whole) - len(whole.translate(None, b" \n")) + begun
 
 
 def prompt_ids(messages: Sequence[Message]) -> tuple[int, ...]:
@@ -225,7 +247,8 @@ def _answer(text: str, request: CompletionRequest) -> Iterator[Deltas]:
     tokens = count(text)
     if request.max_tokens is None or tokens <= request.max_tokens:
         return iter((_text_delta(text, tokens, 0, None, (), (), (), _STOP),))
-    return _deltas([_Piece(word) for word in split_tokens(text)], request, FinishReason.STOP)
+    kept = [word[0] for word in islice(_TOKEN.finditer(text), request.max_tokens)]
+    return iter((Delta("".join(kept), len(kept), finish_reason=FinishReason.LENGTH),))
 
 
 def stream_text(text: str, request: CompletionRequest) -> Iterator[Delta]:

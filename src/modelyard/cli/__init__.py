@@ -11,11 +11,9 @@ __all__ = ["main"]
 
 SECTIONS = {
     "Start": {
-        "ask": ("modelyard.cli.asking:ask", "Ask a model for one completion, shown as it is made."),
         "work": ("modelyard.cli.working:work", "Run queued jobs until interrupted."),
     },
     "Models": {
-        "catalogue": ("modelyard.cli.asking:catalogue", "List the models that can be asked, and their prices."),
         "models": ("modelyard.cli.models:models", "List trainable models, or look at one."),
         "checkpoints": ("modelyard.cli.models:checkpoints", "List the checkpoints of a model."),
         "aliases": ("modelyard.cli.models:aliases", "List the aliases of a model."),
@@ -30,15 +28,8 @@ SECTIONS = {
     },
     "Who may do what": {
         "keys": ("modelyard.cli.keys:keys", "Manage API keys."),
-        "usage": ("modelyard.cli.usage:usage", "Sum usage and its cost."),
-        "budget": ("modelyard.cli.usage:budget", "Bound what entities and keys may spend."),
     },
-    "Store": {
-        "doctor": ("modelyard.cli.upkeep:doctor", "Try every part of the platform."),
-        "sweep": ("modelyard.cli.upkeep:sweep", "Remove files that no record names."),
-        "migrate": ("modelyard.cli.stores:migrate", "Bring the tables of an older version to this one."),
-        "copy": ("modelyard.cli.stores:copy", "Copy every record from one store to another."),
-    },
+    "Store": {},
 }
 
 

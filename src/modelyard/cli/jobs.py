@@ -13,6 +13,7 @@ from modelyard.cli.names import EVALUATIONS, subject_names
 from modelyard.cli.terminal import (
     StoreName,
     entity_option,
+    in_own_name,
     json_option,
     opened,
     show,
@@ -24,7 +25,7 @@ from modelyard.domain.job import JobStatus, JobSummary
 from modelyard.domain.training import TrainingEvent
 from modelyard.platform.platform import Platform
 
-SHOWN = ("loss", "reward", "score", "failed")
+SHOWN = ("loss", "reward", "held_out", "score", "failed")
 
 
 @click.group(cls=Group)
@@ -93,7 +94,7 @@ def _brief(job: JobSummary) -> JobSummary:
 def show_job(store: StoreName, job: str, as_json: bool) -> None:
     """Show JOB: the id of a job or of an evaluation run, or a model (project/name), whose last training job it is."""
     with opened(store) as platform:
-        found = _found(platform, job)
+        found = job_named(platform, job)
         face = _shown(platform, found)
         fields = {**attrs.asdict(face, value_serializer=_plain), "priority": found.priority}
         for notes in platform.notes():
@@ -110,7 +111,7 @@ def _shown(platform: Platform, job: JobSummary) -> Any:
     return job if shown is None else shown(platform, job.id)
 
 
-def _found(platform: Platform, job: str) -> JobSummary:
+def job_named(platform: Platform, job: str) -> JobSummary:
     if "/" not in job:
         return platform.jobs.get(job)
     trained = platform.training.list(model=job, order="desc").page(1).items
@@ -137,7 +138,7 @@ def _plain(_: Any, __: Any, value: Any) -> Any:
 def watch_job(store: StoreName, job: str) -> None:
     """Follow JOB (named as for `jobs show`) until it ends; a worker elsewhere runs it, or else this command does."""
     with opened(store) as platform:
-        found = _found(platform, job)
+        found = job_named(platform, job)
         steps = platform.job_types[found.kind].steps
         if steps is None:
             raise click.ClickException(f"a {found.kind} has no steps to follow; see modelyard jobs show")
@@ -162,6 +163,7 @@ def _final_numbers(platform: Platform, job: JobSummary) -> list[tuple[str, objec
     else:
         trained = platform.training.get(job.id)
         took += [] if trained.step is None else [("checkpoint", f"step{trained.step}")]
+        took += [] if job.error_message or trained.stop_reason is None else [("stopped by", trained.stop_reason)]
         rows = platform.training.job(job.id).metrics()
         numbers = dict(rows[-1].values) if rows else {}
     return [*took, *((name, f"{value:.4g}") for name, value in numbers.items())]
@@ -171,7 +173,7 @@ def _how_far(event: TrainingEvent, before: int) -> tuple[int, int | None]:
     match event.type:
         case "training_started":
             return before, event.data["num_sequences"]
-        case "gradient_step":
+        case "gradient_step" | "training_round":
             return before + 1, None
         case "evaluation_started" | "evaluation_progress":
             return event.data.get("done", 0), event.data["total"]
@@ -188,5 +190,5 @@ def _numbers_line(data: Mapping[str, Any]) -> str:
 def cancel_job(store: StoreName, job: str) -> None:
     """Cancel JOB (named as for `jobs show`); a running one stops at its next step or row."""
     with opened(store) as platform:
-        ended = platform.jobs.cancel(_found(platform, job).id)
+        ended = in_own_name(platform).jobs.cancel(job_named(platform, job).id)
     click.echo(f"cancelling {job}" if ended.status is JobStatus.RUNNING else f"{job} is {ended.status}")

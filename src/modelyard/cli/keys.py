@@ -27,6 +27,8 @@ def keys() -> None:
 @click.option("--name", default="", help="A word to recognise it by.")
 @click.option("--days", type=click.IntRange(1), help="Days until it expires.")
 @click.option("--host", is_flag=True, help="A key of the host itself: metrics, keys and budgets of every entity.")
+@click.option("--requests-per-minute", type=int, help="How many requests it may make in a minute.")
+@click.option("--concurrent-requests", type=int, help="How many requests it may run at once.")
 @click.option(
     "--prefix",
     default="my_",
@@ -43,11 +45,13 @@ def create_key(
     host: bool,
     prefix: str,
     as_json: bool,
+    **limits: int | None,
 ) -> None:
     """Create a key and show it once."""
     with opened(store, must_exist=False) as platform:
         expires = timedelta(days=days) if days else None
-        made = platform.keys.create(entity, projects or None, name=name, expires_in=expires, host=host, prefix=prefix)
+        more: Any = {"expires_in": expires, "host": host, "prefix": prefix, **limits}
+        made = platform.keys.create(entity, projects or None, name=name, **more)
     click.echo(json.dumps({"key": made.secret, "id": made.key.id}) if as_json else made.secret)
     if not as_json:
         click.echo("Keep it now: it is stored as a digest and cannot be shown again.", err=True)
@@ -60,12 +64,14 @@ def list_keys(store: StoreName, as_json: bool) -> None:
     """List keys without their secrets."""
     with opened(store) as platform:
         rows = [_key_row(key) for key in platform.keys.list()]
-    show(as_json, ("id", "prefix", "name", "entity", "projects", "host", "created", "expires", "revoked"), rows)
+    dates, limits = ("created", "expires", "revoked"), ("requests_per_minute", "concurrent_requests")
+    show(as_json, ("id", "prefix", "name", "entity", "projects", "host", *dates, *limits), rows)
 
 
 def _key_row(key: ApiKey) -> tuple[Any, ...]:
     projects = ",".join(key.projects) or "all"
-    return key.id, key.prefix, key.name, key.entity, projects, key.host, key.created_at, key.expires_at, key.revoked_at
+    shown = key.id, key.prefix, key.name, key.entity, projects, key.host, key.created_at, key.expires_at, key.revoked_at
+    return *shown, key.requests_per_minute, key.concurrent_requests
 
 
 @keys.command("revoke")

@@ -6,6 +6,7 @@ from modelyard.cli.lazy_group import Group
 from modelyard.cli.terminal import (
     StoreName,
     entity_option,
+    in_own_name,
     json_option,
     opened,
     show,
@@ -110,7 +111,7 @@ def promote(store: StoreName, model: str, step: int, alias: str, not_worse: str 
     """Point an alias of MODEL (an id, or entity/project/name) at the checkpoint of STEP."""
     require = None if not_worse is None else NotWorse(not_worse)
     with opened(store) as platform:
-        made = platform.models.promote(model, step, alias, require=require)
+        made = in_own_name(platform).models.promote(model, step, alias, require=require)
     click.echo(f"{alias} points to step {made.step}" + _before(made.from_step))
 
 
@@ -121,7 +122,7 @@ def promote(store: StoreName, model: str, step: int, alias: str, not_worse: str 
 def rollback(store: StoreName, model: str, alias: str) -> None:
     """Point an alias of MODEL back to where it pointed before."""
     with opened(store) as platform:
-        made = platform.models.rollback(model, alias)
+        made = in_own_name(platform).models.rollback(model, alias)
     click.echo(f"{alias} points to step {made.step}" + _before(made.from_step))
 
 

@@ -1,8 +1,10 @@
 """Parts that the commands share: options, errors as one line, the platform of a store, tables."""
 
+import getpass
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
@@ -10,12 +12,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
+import attrs
 import click
 from click.core import ParameterSource
 
 from modelyard.cli.lazy_group import parts_of
 from modelyard.compose import is_address, open_platform, store_address
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, StoreBusy
 from modelyard.part import refuse_address
 from modelyard.platform.platform import Platform
 from modelyard.report.table import printable, text_table
@@ -58,6 +61,7 @@ STORE_HELP = "The SQLite file of the platform, or the address of its database: p
 _PASSWORD = re.compile(r"(?<=://)([^:/@?]*):.*(?=@)|(password)=[^&]*")
 
 Pairs = tuple[tuple[str, Any], ...]
+T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
 _ARTIFACTS = "modelyard.artifacts"
 
@@ -132,13 +136,27 @@ def require_file(store: Path) -> None:
 
 
 @contextmanager
-def opened(store: StoreName, must_exist: bool = True) -> Iterator[Platform]:
-    """Open the platform in `store`, or that of `--factory`, for a `with` block."""
+def opened(store: StoreName, must_exist: bool = True, waits: bool = False) -> Iterator[Platform]:
+    """Open the platform in `store`, or that of `--factory`, for a `with` block; if it `waits`, as soon as it can be."""
     factory = named_factory()
-    if factory is None and must_exist:
-        require_store(store)
-    with _made(factory) if factory else _opened_with_parts(store) as platform:
+
+    def make() -> Platform:
+        if factory is None and must_exist:
+            require_store(store)
+        return _made(factory) if factory else _opened_with_parts(store)
+
+    with patiently(make) if waits else make() as platform:
         yield platform
+
+
+def patiently(do: Callable[[], T]) -> T:
+    """Return what `do` returns; while the store is busy or away, do it again and again, and say so each time."""
+    while True:
+        try:
+            return do()
+        except StoreBusy as away:
+            click.echo(f"waiting for the store, until Ctrl-C: {away}", err=True)
+            time.sleep(1)
 
 
 def _opened_with_parts(store: StoreName) -> Platform:
@@ -146,9 +164,23 @@ def _opened_with_parts(store: StoreName) -> Platform:
 
 
 def opened_or_empty(store: StoreName) -> AbstractContextManager[Platform]:
-    if store == DEFAULT_STORE and named_factory() is None and not DEFAULT_STORE.exists():
-        return open_platform(parts=parts_of(click.get_current_context()))
-    return opened(store)
+    """Open the platform in `store` or, where there is none yet, one in memory: no file is made."""
+    missing = (
+        named_factory() is None and isinstance(store, Path) and store.parent.is_dir() and not os.path.lexists(store)
+    )
+    if not missing:
+        return opened(store)
+    if store != DEFAULT_STORE:
+        click.echo(f"there is no store at {store}: this is without one", err=True)
+    return open_platform(parts=parts_of(click.get_current_context()))
+
+
+def in_own_name(platform: Platform) -> Platform:
+    """Return the platform as the host acts under the name of whoever runs the command, which is recorded with it."""
+    try:
+        return platform.acting_as(attrs.evolve(platform.principal, name=getpass.getuser()))
+    except (OSError, KeyError, ImportError):  # this user has no name
+        return platform
 
 
 def _made(factory: str) -> Platform:

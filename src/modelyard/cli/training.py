@@ -10,7 +10,6 @@ import click
 from modelyard.cli.lazy_group import Group
 from modelyard.cli.terminal import C, StoreName, names_once, opened, store_option
 from modelyard.domain.job import JobKind
-from modelyard.domain.worker import Resources
 from modelyard.errors import Conflict, JobFailed
 
 
@@ -26,6 +25,7 @@ def parsed_option(text: str) -> tuple[str, Any]:
 
 def _training(command: C) -> C:
     for option in (
+        click.option("--idempotency-key", metavar="KEY", help="The same command with the same KEY makes one job only."),
         click.option("--no-wait", is_flag=True, help="Leave the job to a worker, and return its id."),
         click.option(
             "--option",
@@ -49,7 +49,7 @@ def _training(command: C) -> C:
 
 @click.group(cls=Group)
 def train() -> None:
-    """Train MODEL ([entity/]project/name, or an id) on DATA, a JSON Lines file or the URL of a dataset."""
+    """Train MODEL ([entity/]project/name, or an id) on DATA, a file or the URL of a dataset."""
 
 
 @train.command()
@@ -81,6 +81,7 @@ def _train(
     base_model: str | None,
     options: tuple[tuple[str, Any], ...],
     no_wait: bool,
+    idempotency_key: str | None,
     priority: int | None,
 ) -> None:
     with opened(store, must_exist=base_model is None) as platform:
@@ -93,8 +94,11 @@ def _train(
                     name, project=project or None, entity=entity or None, base_model=base_model
                 )
         try:
-            needs: Resources = {} if priority is None else {"priority": priority}
-            job = platform.training.submit(kind, model, data, dict(options), needs=needs)
+            more: Any = {
+                "needs": {} if priority is None else {"priority": priority},
+                "idempotency_key": idempotency_key,
+            }
+            job = platform.training.submit(kind, model, data, dict(options), **more)
         except Exception as wrong:
             if made is not None:
                 platform.models.delete(made)

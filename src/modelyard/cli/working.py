@@ -14,6 +14,7 @@ from modelyard.cli.terminal import (
     named_artifacts,
     named_factory,
     opened,
+    patiently,
     printable_store,
     store_option,
     try_artifacts,
@@ -100,7 +101,7 @@ def work(
         check_cluster_options(None if factory else store, isolate)
         cluster.check()
     with ExitStack() as stack:
-        platform = stack.enter_context(opened(store, must_exist=isinstance(store, Path)))
+        platform = stack.enter_context(opened(store, must_exist=isinstance(store, Path), waits=True))
         try_artifacts(platform)
         log_to_terminal(log)
         platform.prepare()
@@ -109,7 +110,8 @@ def work(
             accelerators = accelerators or 0
         else:
             executor = cluster.executor(factory or DEFAULT_FACTORY, _arguments(store), python)
-        worker = stack.enter_context(platform.worker(concurrency, executor, accelerators=accelerators, memory=memory))
+        worker = platform.worker(concurrency, executor, accelerators=accelerators, memory=memory)
+        patiently(lambda: stack.enter_context(worker))
         does = "waits for jobs" if cluster is None else f"submits jobs to {cluster.name}, where they outlive it"
         logger.info("worker %s %s; Ctrl-C stops it", worker.id, does)
         try:

@@ -236,6 +236,11 @@ class CompletionRequest:
         """Return a copy with these messages and settings."""
         raise NotImplementedError
 
+    @copies
+    def choosing(self, n: int, sampling: Sampling) -> "CompletionRequest":
+        """Return a copy that asks for so many choices, drawn like this."""
+        raise NotImplementedError
+
 
 @attrs.frozen
 class ToolCallDelta:
@@ -350,7 +355,11 @@ RECORDS = (
         StoredCompletion,
         "stored_completions",
         ("id",),
-        indexes={"by_entity": Index(("entity",)), "by_project": Index(("entity", "project"))},
+        indexes={
+            "by_entity": Index(("entity",)),
+            "by_project": Index(("entity", "project")),
+            "by_age": Index((), ("created_at",)),
+        },
         sequence="seq",
         domain=("entity", "entity"),
         texts="created_at",

@@ -50,13 +50,15 @@ class CompletionFailed:
 
 @attrs.frozen
 class BudgetWarning:
-    """The share of a budget is spent at which its owner wants a warning. `key_id` is "" for the budget of an entity."""
+    """The share of a budget is spent at which its owner wants a warning. `key_id` and `project` are "" if it is of no
+    key, and of no project."""
 
     entity: str
     key_id: str
     spent: Decimal
     limit: Decimal
     period: str
+    project: str = ""
 
 
 @attrs.frozen

@@ -301,7 +301,10 @@ JOB = "job"
 TENANT = "tenant"
 
 HELD_OUT = "validation"
-"""The member of a training job's spec that names the file of its held-out rows, which belongs to the job."""
+"""The member of a training job's spec that names its held-out rows: a data set, or a file that belongs to the job."""
+
+START = "start_id"
+"""The member that names the checkpoint, also of another model, that a job starts from; else the latest of its model."""
 
 
 def files_of(job: Job) -> Mapping[str, str | None]:

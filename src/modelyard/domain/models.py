@@ -227,6 +227,7 @@ RECORDS = (
             "by_model": Index(("model_id",)),
             "by_split": Index(("model_id", "split")),
             "by_entity": Index(("entity",)),
+            "by_age": Index((), ("created_at",)),
         },
         sequence="seq",
         artifacts=lambda log: (log.artifact,),

@@ -103,8 +103,8 @@ class Record:
     id. The record is removed together with that owner.
 
     `texts` says that the records hold what people wrote or models answered. It names the field by whose time they age:
-    older ones may be removed (`platform.keep_texts`), each with its artifacts and what is erased with it. `KEPT` are
-    texts that stay until they, or their owner, are deleted by a rule of their own.
+    older ones may be removed (`platform.keep_texts`), found by an index over it, each with its artifacts and what is
+    erased with it. `KEPT` are texts that stay until they, or their owner, are deleted by a rule of their own.
 
     A declaration equals only itself, so that values computed from it can be cached by it.
     """
@@ -149,6 +149,11 @@ class Record:
         """An index over all records, if there is one."""
         return next((name for name, index in self.indexes.items() if not index.where), None)
 
+    @property
+    def age_index(self) -> str | None:
+        """The index over all records by the field by which their texts age, if they do."""
+        return next((name for name, i in self.indexes.items() if not i.where and i.order[:1] == (self.texts,)), None)
+
     def key_of(self, record: Any) -> tuple[Any, ...]:
         """Return the key of a record."""
         return tuple(getattr(record, column) for column in self.key)
@@ -184,6 +189,8 @@ class Record:
         lacking = {*self.erased_with.values()} - {*self.indexes, KEY}
         if self.texts not in (None, KEPT, *(field.name for field in attrs.fields(self.cls))):
             raise TypeError(f"{self.cls.__name__} has no field {self.texts!r} by which its texts age")
+        if self.texts not in (None, KEPT) and self.age_index is None:
+            raise TypeError(f"{self.cls.__name__} has texts that age, so it needs an index by {self.texts!r} over all")
         if lacking:
             raise TypeError(f"{self.cls.__name__} is erased by {sorted(lacking)}, which is no index of it")
 

@@ -184,7 +184,7 @@ class TrainingJob:
     `queue_position` is how many jobs are queued before it, while it is queued itself; counting ends at 100.
     `last_heartbeat` is its worker's last sign of life, while one runs it; `estimated_end` is known from its first step
     on, while it runs. `waiting_for` is a reason to wait other than the queue, in words, None for nothing. `loop_id` is
-    the loop that it trains for.
+    the loop that it trains for. `stop_reason` is, in words, which rule or number of rounds ended a loop, or the error.
     """
 
     id: str
@@ -208,6 +208,7 @@ class TrainingJob:
     estimated_end: datetime | None = None
     waiting_for: str | None = None
     loop_id: str | None = None
+    stop_reason: str | None = None
 
     @classmethod
     def of(
@@ -240,6 +241,7 @@ class TrainingJob:
             estimated_end=estimated_end(job, progress, now),
             waiting_for=waiting_for,
             loop_id=job.spec.get("loop_id"),
+            stop_reason=job.error_message or job.result.get("stop_reason"),
         )
 
 

@@ -179,8 +179,8 @@ class BudgetPeriod(StrEnum):
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class Budget:
-    """The amount that an entity, or one key of it, may spend in USD in each `period`. `id` is "entity" or "entity/key
-    id".
+    """The amount that an entity, one key or one project of it may spend in USD in each `period`. `id` is "entity",
+    "entity/key id" or "entity//project".
 
     It counts requests that were admitted after it was set. No commit makes `spent + reserved` exceed the limit, so
     concurrent requests cannot overrun it. A request that runs while a new period begins is spent in the new one.
@@ -200,8 +200,13 @@ class Budget:
 
     @property
     def key_id(self) -> str | None:
-        """The id of its key; None for a whole entity."""
-        return self.id.partition("/")[2] or None
+        """The id of its key; None for a whole entity or project."""
+        return None if self.project else self.id.partition("/")[2] or None
+
+    @property
+    def project(self) -> str | None:
+        """The name of its project; None for a whole entity or key."""
+        return self.id.partition("//")[2] or None
 
     @property
     def remaining(self) -> Decimal:

@@ -55,7 +55,7 @@ class SubprocessExecutor:
         self,
         factory: str,
         arguments: Sequence[str] = (),
-        grace: float = 30.0,
+        grace: float = 20.0,
         preload: Sequence[str] = (),
         *,
         fork: bool = False,

@@ -24,7 +24,7 @@ class ThreadExecutor:
 
     isolates = False
 
-    def __init__(self, threads: int = 1, grace: float = 30.0) -> None:
+    def __init__(self, threads: int = 1, grace: float = 20.0) -> None:
         self._grace = grace
         self._free = threading.BoundedSemaphore(threads)
         self._numbers = count(1)

@@ -58,7 +58,7 @@ def loads(
             _check_structure(raw, max_depth, max_structure)
         if b"\\" in raw:
             _check_escapes(raw)
-        decoder = _CAREFUL if len(raw) < _FEW or _has_suspicious_number(raw) else _PLAIN
+        decoder = _CAREFUL if len(raw) < _FEW or has_suspicious_number(raw) else _PLAIN
         if len(raw) > _MANY and raw.count(b"\\") > _MANY:
             return _decoded_in_pieces(raw, decoder)
         text = _text(raw)
@@ -189,7 +189,7 @@ def _unmarked(value: Any, mark: str, kept: Sequence[str], members: Callable[[Any
     return value
 
 
-def _has_suspicious_number(raw: bytes) -> bool:
+def has_suspicious_number(raw: bytes) -> bool:
     """Return whether digits might make an integer beyond 64 bits or an infinite float: seldom true, never wrongly
     false."""
     zeros = raw.translate(_DIGITS_AS_ZEROS)
@@ -316,7 +316,7 @@ def written(value: object, at: tuple[str | int, ...]) -> tuple[bytes, Any]:
         raise InvalidInput.at(*at, *(place or ()), msg=says, type="json_invalid") from None
     if not _is_plain(value):
         return raw, loads(raw, at=at)
-    if _has_suspicious_number(raw):
+    if has_suspicious_number(raw):
         loads(raw, at=at)
     return raw, value
 

@@ -57,7 +57,12 @@ class JsonReader:
         self._chunks = iter(chunks)
         self._at = at
         self._buffer = b""
-        self._position = 0
+        self._position = self._before = 0
+
+    @property
+    def offset(self) -> int:
+        """How many bytes of the text were taken."""
+        return self._before + self._position
 
     def members(self, *place: str | int) -> Iterator[str]:
         """Yield the names of the members of an object. A name that comes twice is refused."""
@@ -183,6 +188,7 @@ class JsonReader:
             size += len(chunk)
             if size > waiting:
                 break
+        self._before += self._position
         self._buffer, self._position = b"".join(parts), 0
         return size > 0
 

@@ -16,10 +16,10 @@ from modelyard.http.errors import MalformedRequest
 from modelyard.http.headers import Headers
 from modelyard.http.interface import Auth
 from modelyard.http.route import Route
+from modelyard.platform.keys.service import REMEMBERED_SECONDS
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
 
-REMEMBERED_SECONDS = 1.0
 MAX_REMEMBERED = 4096
 
 CHALLENGES: Mapping[Auth, tuple[str, str]] = {

@@ -139,8 +139,8 @@ def failed(failure: Exception, error_format: ErrorFormat, request_id: str, media
         _log_refusal(failure, status, request_id)
     body = error_format.body(failure, status)
     if error_format.coded is not None and media is not None and media.lower().startswith(PROTOBUF):
-        return Response(status, [("content-type", PROTOBUF), *_headers(failure)], error_format.coded(body))
-    return json_response(body, status, _headers(failure))
+        return Response(status, [("content-type", PROTOBUF), *error_headers(failure)], error_format.coded(body))
+    return json_response(body, status, error_headers(failure))
 
 
 def report(failure: Exception, request_id: str) -> None:
@@ -179,11 +179,11 @@ def _escaped(text: str) -> str:
     return text.encode("unicode_escape").decode("ascii")
 
 
-_LATER = (429, 503)
+_LATER = (429, 503, 529)
 """The statuses that always come with `Retry-After`."""
 
 
-def _headers(failure: Exception) -> list[Header]:
+def error_headers(failure: Exception) -> list[Header]:
     headers = []
     if isinstance(failure, http_errors.MethodNotAllowed):
         headers.append(("allow", failure.allow))

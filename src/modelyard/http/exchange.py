@@ -243,9 +243,9 @@ class HttpExchange:
             return
         raw: bytes = yield self._reading(self.served.limits[route.body])
         if len(raw) > LARGE:
-            call.body = yield flow.Call(partial(route.read, raw), True, call.threads)
+            call.body = yield flow.Call(partial(route.read, raw, call), True, call.threads)
         elif raw:
-            call.body = route.read(raw)
+            call.body = route.read(raw, call)
 
     def _handled(self, answer: PlainHandler, call: RouteCall) -> Flow[Response]:
         """Call a handler that is a plain function: in a thread, if it may wait for a file or the store."""

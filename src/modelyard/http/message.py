@@ -34,7 +34,7 @@ def dump(value: object) -> bytes:
     return _ENCODER.encode(value).encode("ascii")
 
 
-def parse(raw: bytes) -> object:
+def parse(raw: bytes, call: object = None) -> object:
     return loads(raw, at=("body",))
 
 

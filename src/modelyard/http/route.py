@@ -142,7 +142,7 @@ class Route:
     statuses: tuple[int, ...] = (200,)
     events: type | None = None
     links: Mapping[str, str] = attrs.field(factory=dict)
-    read: Callable[[bytes], object] = parse
+    read: "Callable[[bytes, RouteCall], object]" = parse
     admit: Callable[[Platform, Mapping[str, str]], Principal] | None = None
     error_format: ErrorFormat = attrs.field()
     operation: str = attrs.field()

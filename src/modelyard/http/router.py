@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import RLock
-from typing import TypeGuard
+from typing import Any, TypeGuard
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 import attrs
@@ -191,9 +191,9 @@ def _unknown(segments: Sequence[str | None], rest: Sequence[str | None]) -> str:
 
 
 def _deployed(route: Route, deployment: str | None) -> Route:
-    def read(raw: bytes) -> object:
+    def read(raw: bytes, call: Any) -> object:
         body = loads(raw, at=("body",)) if deployment else None
-        return route.read(dumps({**body, "model": deployment}) if isinstance(body, dict) else raw)
+        return route.read(dumps({**body, "model": deployment}) if isinstance(body, dict) else raw, call)
 
     return attrs.evolve(route, auth=Auth.API_KEY, read=read)
 

@@ -3,13 +3,17 @@
 from modelyard.parts.annotations.service import Annotations
 from modelyard.parts.batches.files.service import Files
 from modelyard.parts.batches.service import Batches
+from modelyard.parts.comparisons.service import CompareAll
 from modelyard.parts.completions.service import Completions
+from modelyard.parts.datasets.service import Datasets
 from modelyard.parts.embeddings.service import Embeddings
 from modelyard.parts.fine_tuning.service import FineTuning
 from modelyard.parts.metrics.service import Metrics
+from modelyard.parts.operating.retry import Retry
 from modelyard.parts.responses.service import Responses
 from modelyard.parts.retention.service import KeepEvents, KeepLedger, KeepRuns, KeepTexts
 from modelyard.parts.shares.service import Shares
+from modelyard.parts.sweeps.service import StartSweep, Sweeps
 from modelyard.parts.tinker.service import TrainingRuns
 from modelyard.parts.torch.service import AddBaseModel, ListBaseModels
 from modelyard.parts.traces.service import Traces
@@ -21,32 +25,20 @@ from modelyard.parts.webhooks.service import Webhooks
 class StandardResources:
     """The attributes that a platform has from its standard parts."""
 
-    responses: Responses
-    """Responses, which the platform keeps."""
     embeddings: Embeddings
     """Vectors of texts."""
-    completions: Completions
-    """Prompts that are continued without a chat template, and tokens."""
-    training_runs: TrainingRuns
-    """Models that clients train command by command."""
     shares: Shares
     """The shares of entities in the workers."""
     annotations: Annotations
     """Tags and notes on jobs, runs, models and checkpoints."""
-    traces: Traces
-    """Calls that programs trace."""
+    datasets: Datasets
+    """Data sets that were uploaded, and splits of them."""
+    sweeps: Sweeps
+    """Models that are trained with every combination of options."""
     traffic: Traffic
     """Training data from what was asked and answered."""
-    uploads: Uploads
-    """Training data that clients upload in several calls."""
     webhooks: Webhooks
     """Events that are posted to addresses of their owner."""
-    files: Files
-    """Files that clients keep for later."""
-    batches: Batches
-    """Files of requests that a job answers."""
-    fine_tuning: FineTuning
-    """Training jobs in the words of fine-tuning services."""
     metrics: Metrics
     """Figures for Prometheus. Only the host may use it."""
 
@@ -59,7 +51,45 @@ class StandardResources:
     keep_texts: KeepTexts
     """Remove old texts: stored completions, responses, traces, logs and files."""
 
+    retry: Retry
+    """Queue a training job again that has failed or was cancelled."""
+
     add_base_model: AddBaseModel
     """Offer a causal language model in a local folder, and train on it."""
     base_models: ListBaseModels
     """List the base models in local folders."""
+
+
+class CompatResources:
+    """What they add for clients of other services."""
+
+    responses: Responses
+    """Responses, which the platform keeps."""
+    completions: Completions
+    """Prompts that are continued without a chat template, and tokens."""
+    training_runs: TrainingRuns
+    """Models that clients train command by command."""
+    traces: Traces
+    """Calls that programs trace."""
+    uploads: Uploads
+    """Training data that clients upload in several calls."""
+    files: Files
+    """Files that clients keep for later."""
+    batches: Batches
+    """Files of requests that a job answers."""
+    fine_tuning: FineTuning
+    """Training jobs in the words of fine-tuning services."""
+
+
+class TrainingMembers:
+    """What they add to `platform.training`."""
+
+    sweep: StartSweep
+    """Train a model with every combination of options, as one object."""
+
+
+class EvaluationsMembers:
+    """What they add to `platform.evaluations`."""
+
+    compare_all: CompareAll
+    """Compare several runs in one table."""

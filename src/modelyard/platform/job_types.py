@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.job import Job, JobKind, JobProgress
 from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
 from modelyard.domain.usage import Budget
@@ -14,7 +15,7 @@ from modelyard.part import Part
 from modelyard.platform.evaluations import job as evaluation_job
 from modelyard.platform.evaluations import shards
 from modelyard.platform.jobs.claims import ClaimedJob, latest_job
-from modelyard.platform.jobs.job_type import JobType, JobTypes, answers, longest_row
+from modelyard.platform.jobs.job_type import JobType, JobTypes, Reads, answers, longest_row, nothing
 from modelyard.platform.jobs.queue import request_cancel
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
@@ -90,7 +91,7 @@ def _trains(kind: str, runtime: Runtime, base_model: str) -> bool:
     return any(kind in trainer.methods(base_model) for trainer in runtime.trainers)
 
 
-def _evaluation(kind: str) -> JobType:
+def _evaluation(kind: str, reads: Reads = nothing) -> JobType:
     return JobType(
         kind,
         calls(evaluation_job, "evaluate"),
@@ -102,6 +103,7 @@ def _evaluation(kind: str) -> JobType:
         shares_files=calls(shards, "shares_files"),
         found_by_lane=True,
         can_run=answers,
+        reads=reads,
         longest_pause=longest_row,
         steps=lambda platform, job_id: platform.evaluations.events(platform.jobs.get(job_id).subject),
     )
@@ -155,5 +157,5 @@ def _loop(types: JobTypes) -> JobType:
 _CORE: Mapping[str, Callable[[], JobType]] = {
     **{kind: partial(_training, kind) for kind in METHODS},
     JobKind.EVALUATE: partial(_evaluation, JobKind.EVALUATE),
-    JobKind.RESCORE: partial(_evaluation, JobKind.RESCORE),
+    JobKind.RESCORE: partial(_evaluation, JobKind.RESCORE, lambda _, job: [(EvaluationRun, job.spec["source"])]),
 }

@@ -1,6 +1,6 @@
 """How long other processes have been idle, measured on this platform's own monotonic clock. No decision about another
 process compares wall clocks: a heartbeat that grows while its owner lives is read again and again, and the time since
-it last changed counts."""
+it last changed counts. Time in which the store could not be read does not: nothing could be written to it either."""
 
 import threading
 from collections.abc import Hashable, Mapping
@@ -27,6 +27,11 @@ class LivenessMonitor:
 
     _groups: dict[str, dict[Hashable, _Seen]] = attrs.field(factory=dict, init=False)
     _lock: Any = attrs.field(factory=threading.Lock, init=False)
+
+    def leave_out(self, begun: float, ended: float) -> None:
+        with self._lock:
+            for one in (one for group in self._groups.values() for one in group.values()):
+                one.since = min(one.since + ended - begun, ended)
 
     def idle_seconds(
         self, group: str, heartbeats: Mapping[str, Hashable], now: float, remembered: float = 0.0

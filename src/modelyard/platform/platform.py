@@ -1,6 +1,7 @@
 """The platform: its resources as one principal sees them, and its lifetime."""
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -9,6 +10,7 @@ from modelyard.domain import worker
 from modelyard.domain.identity import Principal, check_name, require_host
 from modelyard.errors import InvalidInput
 from modelyard.part import Notes, Site
+from modelyard.platform import extended
 from modelyard.platform.artifacts import Spool
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.chat.booked_request import Tracing
@@ -57,6 +59,11 @@ class Platform(OpenedWith, StandardResources):
     # ---- resources
 
     @property
+    def principal(self) -> Principal:
+        """Who acts."""
+        return self._principal
+
+    @property
     def catalogue(self) -> Catalogue:
         """The models that requests can name."""
         return self._resource(Catalogue)
@@ -102,21 +109,28 @@ class Platform(OpenedWith, StandardResources):
         """The health checks."""
         return self._resource(health_service.Health)
 
+    @property
+    def compat(self) -> "extended.Compat":
+        """What other services have, in their words."""
+        return self._resource(extended.Compat)
+
     if not TYPE_CHECKING:  # what parts add, which `StandardResources` declares for type checkers
 
         def __getattr__(self, name: str) -> Any:
-            if not name.startswith("_"):
-                for part in self._runtime.parts:
-                    if name in part.resources:
-                        return self._resource(part.resources[name]())
-            raise AttributeError(f"a platform has no {name!r}, and none of its parts brings one")
+            parts = () if name.startswith("_") else self._runtime.parts
+            made, area = extended.member_of_part(parts, name), extended.Compat.AREA
+            if made is None and (made := extended.member_of_part(parts, area + name)):
+                warnings.warn(f"platform.{name} is platform.{area}{name} now", DeprecationWarning, stacklevel=2)
+            if made is None:
+                raise AttributeError(f"a platform has no {name!r}, and none of its parts brings one")
+            return self._resource(made)
 
     def part(self, resource: "Callable[[Runtime, Principal], R]") -> R:
         """Return what a part adds, by its class: `platform.part(Notes)`."""
         return self._resource(resource)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *(name for part in self._runtime.parts for name in part.resources)})
+        return sorted({*super().__dir__(), *extended.members_of_parts(self._runtime.parts)})
 
     def _resource(self, kind: Callable[[Runtime, Principal], R]) -> R:
         self._life.check()

@@ -1,17 +1,20 @@
 """What the use cases run on: everything comes from here, nothing is discovered."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.identity import Attribution
 from modelyard.domain.record import Record
 from modelyard.domain.schema import records_of
 from modelyard.domain.usage import Admission, Budget, LedgerEntry
-from modelyard.errors import StorageFull, StoreClosed, StoreError
+from modelyard.errors import InvalidInput, StorageFull, StoreClosed, StoreError
 from modelyard.lazy import log
 from modelyard.part import DefaultEngine, Part, TrainedRecord, standard_parts
 from modelyard.platform.liveness import LivenessMonitor
@@ -24,6 +27,7 @@ from modelyard.protocols import (
     Ids,
     Observer,
     Randomness,
+    Snapshot,
     Store,
     Trainer,
     Tx,
@@ -80,6 +84,13 @@ class Settings:
     unknown_members: str = "refuse"
     durable_usage: bool = False
 
+    def __attrs_post_init__(self) -> None:
+        flags = dict.fromkeys(("strict_conversations", "durable_usage"), (True, False))
+        modes = {"reference_mode": ("lenient", "syntax", "resolve"), "unknown_members": ("refuse", "ignore")}
+        for name, values in {**flags, **modes}.items():
+            if getattr(self, name) not in values:
+                raise InvalidInput.at("settings", name, msg=f"must be {' or '.join(map(repr, values))}")
+
 
 class Booking(Protocol):
     """What records what a request has used."""
@@ -98,6 +109,7 @@ class Booking(Protocol):
 class RunningRequest(Protocol):
     """A request that runs, as who closes its platform sees it."""
 
+    attribution: Attribution
     reserved: Admission | None
 
     def cut(self, error: Exception) -> None:
@@ -122,7 +134,8 @@ class ProcessCache:
     `offered` is what the backend offered last, and `offered_by_id` indexes it; `offers` counts how often that changed.
     `running` are the requests under way, by their ids: each is removed by the one who records its usage, itself or
     `close`. `bookings` are those that are not committed yet. `budgets` are budgets as this process saw them last, by
-    their ids. `meters` count what happens, once metrics were asked for. Whatever else a capability keeps lies in a slot
+    their ids. `failures` count the requests that failed, by entity, key and code, until who alerts of them takes them
+    out. `meters` count what happens, once metrics were asked for. Whatever else a capability keeps lies in a slot
     of its own class.
     """
 
@@ -133,6 +146,7 @@ class ProcessCache:
     bookings: dict[str, Booking] = attrs.field(factory=dict)
     budgets: dict[str, Budget] = attrs.field(factory=dict)
     closed: bool = False
+    failures: Counter[tuple[str, str, str]] = attrs.field(factory=Counter)
     meters: Meters | None = None
     tracing: "Tracing | None" = None
     slots: dict[type, Any] = attrs.field(factory=dict)
@@ -140,7 +154,8 @@ class ProcessCache:
 
     def slot(self, kind: Callable[[], S]) -> S:
         """Return what lies in the slot of a class; the first call makes it."""
-        return self.slot_of(kind, kind)  # type: ignore[arg-type]
+        found: S | None = self.slots.get(kind)  # type: ignore[call-overload]
+        return self.slot_of(kind, kind) if found is None else found  # type: ignore[arg-type]
 
     def slot_of(self, kind: type[S], make: Callable[[], S]) -> S:
         """Return what lies in the slot of a class, which `make` makes at the first call."""
@@ -167,6 +182,18 @@ class ProcessCache:
             if self.meters is None:
                 self.meters = Meters()
             return self.meters
+
+    def note_failure(self, entity: str, key_id: str, code: str, count: int = 1) -> None:
+        """Count a request that failed."""
+        with self.lock:
+            if len(self.failures) < MOST_BUDGETS or (entity, key_id, code) in self.failures:
+                self.failures[entity, key_id, code] += count
+
+    def take_failures(self) -> Counter[tuple[str, str, str]]:
+        """Return the requests that failed since this was called before."""
+        with self.lock:
+            taken, self.failures = self.failures, Counter()
+            return taken
 
     def see_budgets(self, budgets: Iterable[Budget]) -> None:
         """Remember budgets as they were a moment ago."""
@@ -221,6 +248,17 @@ class Runtime:
     @listeners.default
     def _listeners_of_parts(self) -> "Sequence[Callable[[Runtime, Tx, object], None]]":
         return tuple(part.on_event for part in self.parts if part.on_event is not None)
+
+    def look(self, query: Callable[[Snapshot, float], S]) -> S:
+        """Read what shows whether others are alive; the query gets the time at which the look begins. How long that
+        takes does not count as silence of theirs, and after a look that fails it counts from anew."""
+        begun, since = self.clock.monotonic(), -inf
+        try:
+            found = self.store.read(lambda snapshot: query(snapshot, begun))
+            since = begun
+            return found
+        finally:
+            self.liveness.leave_out(since, self.clock.monotonic())
 
     def tell(self, tx: Tx, *events: object) -> None:
         """Let the parts that listen record what happens, in its transaction (`Part.on_event`)."""

@@ -2,19 +2,16 @@
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
-from pathlib import Path
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 import attrs
 
-from modelyard.disk import sync_folder, sync_path
 from modelyard.domain.record import Record
 from modelyard.errors import StoreError
-from modelyard.protocols import Snapshot, Store
-from modelyard.stores import sqlite
+from modelyard.protocols import Snapshot, Store, Tx
 
 R = TypeVar("R")
 
@@ -38,26 +35,6 @@ class Scannable(Snapshot, Protocol):
         ...
 
 
-class Restorable(Protocol):
-    """A transaction of a store of ours, which can store records with the numbers that they have."""
-
-    def restore(self, records: Sequence[object]) -> None:
-        """Store records of one class; leave out those that are there already."""
-        ...
-
-    def retire_numbers(self, cls: type[Any], last: int) -> None:
-        """Keep the numbers up to this one from being used again."""
-        ...
-
-
-class Holding(Protocol):
-    """A store of ours, which may have tables of records that it was not opened with."""
-
-    def other_tables(self) -> Sequence[str]:
-        """Return the names of tables with records that are not declared."""
-        ...
-
-
 Scan = Callable[..., list[Any]]
 """`Scannable.scan`."""
 
@@ -65,20 +42,15 @@ Note = Callable[[int], object]
 """Called with how many records were copied, or compared, since the last call."""
 
 
-def key_of(record: Record, kept: object) -> tuple[Any, ...]:
-    """Return the key of a record."""
-    return tuple(getattr(kept, name) for name in record.key)
-
-
 def copy_snapshot(source: Scannable, target: Store, records: Iterable[Record], note: Note = lambda _: None) -> None:
     """Copy every record of a snapshot to a store that has none, or the first of them."""
     for record in records:
         last = _scan_of(target)(record.cls, None, 1, descending=True)
-        for batch in _batches(source.scan, record, key_of(record, last[0]) if last else None):
-            restore(target, batch)
+        for batch in _batches(source.scan, record, record.key_of(last[0]) if last else None):
+            _write(target, "restore", batch)
             note(len(batch))
         if record.sequence:
-            retire_numbers(target, record, source.last_number(record.cls))
+            _write(target, "retire_numbers", record.cls, source.last_number(record.cls))
 
 
 def size_of(store: Store, records: Iterable[Record]) -> int:
@@ -92,12 +64,48 @@ def copy_store(source: Store, target: Store, records: Sequence[Record], note: No
     Until that is done nobody else opens the target, which must be empty or a copy that was interrupted: that continues
     where it ended. Raises `StoreError` if the two differ, or the source has records that are not among `records`.
     """
-    _refuse_other_records(source)
-    empty = not size_of(target, records)
-    if not target.transact(lambda tx: cast(Any, tx).mark_unfinished(True, empty)):
-        raise StoreError("the target has records already; copy to a new file, or to an empty database")
+    with unfinished(target, records, again=True):
+        copy_records(source, target, records, note)
+
+
+def copy_records(source: Store, target: Store, records: Sequence[Record], note: Note) -> None:
+    """Copy records and compare them, as `copy_store` does, to a target that is marked as `unfinished`."""
+    refuse_other_records(source)
     source.read(lambda snapshot: _copy(cast(Scannable, snapshot), target, records, note))
+
+
+@contextmanager
+def unfinished(target: Store, records: Sequence[Record], again: bool) -> Iterator[None]:
+    """Mark a store that has no records, or with `again` a copy that was interrupted, until the block has ended.
+
+    If the block raises, the mark stays on what it has stored. Raises `StoreError` for another store.
+    """
+    target.transact(partial(_mark, records, again))
+    try:
+        yield
+    except BaseException:
+        with suppress(StoreError):
+            target.transact(partial(_unmark, records))
+        raise
     target.transact(lambda tx: cast(Any, tx).mark_unfinished(False, True))
+
+
+def _mark(records: Sequence[Record], again: bool, tx: Tx) -> None:
+    marked = cast(Any, tx).mark_unfinished(False, False)
+    if marked and not again:
+        raise StoreError("another copy to the target runs, or was interrupted: name another one")
+    if not (marked or _is_empty(records, tx)):
+        raise StoreError("the target has records already: name a new file, or an empty database")
+    cast(Any, tx).mark_unfinished(True, True)
+
+
+def _unmark(records: Sequence[Record], tx: Tx) -> None:
+    if _is_empty(records, tx):
+        cast(Any, tx).mark_unfinished(False, True)
+
+
+def _is_empty(records: Iterable[Record], snapshot: Snapshot) -> bool:
+    return not any(cast(Scannable, snapshot).size(record.cls) for record in records)
 
 
 def _copy(source: Scannable, target: Store, records: Sequence[Record], note: Note) -> None:
@@ -110,9 +118,9 @@ def _copy(source: Scannable, target: Store, records: Sequence[Record], note: Not
             )
 
 
-def _refuse_other_records(source: Store) -> None:
+def refuse_other_records(source: Store) -> None:
     """Raise `StoreError` for records that a copy would leave out."""
-    others = cast(Holding, source).other_tables()
+    others: Sequence[str] = cast(Any, source).other_tables()
     if others:
         raise StoreError(
             f"the source has records in the tables {[*others]}, which are not declared: open it with the parts that"
@@ -129,7 +137,7 @@ def _batches(scan: Scan, record: Record, after: tuple[Any, ...] | None = None) -
     batch: list[Any]
     while batch := scan(record.cls, after, _AT_ONCE):
         yield batch
-        after = key_of(record, batch[-1])
+        after = record.key_of(batch[-1])
 
 
 def _digest(scan: Scan, record: Record, note: Note) -> str:
@@ -142,41 +150,11 @@ def _digest(scan: Scan, record: Record, note: Note) -> str:
     return digest.hexdigest()
 
 
-def restore(target: Store, batch: Sequence[object]) -> None:
-    """Store records of one class with the numbers that they have."""
-    target.transact(lambda tx: cast(Restorable, tx).restore(batch), durable=False)
-
-
-def retire_numbers(target: Store, record: Record, last: int) -> None:
-    """Keep the numbers of a class up to this one from being used again."""
-    target.transact(lambda tx: cast(Restorable, tx).retire_numbers(record.cls, last), durable=False)
+def _write(target: Store, method: str, *given: object) -> None:
+    target.transact(lambda tx: getattr(tx, method)(*given), durable=False)
 
 
 def taken_name(path: str) -> str | None:
     """Return the name of a file that a SQLite file of this name would have: its own, or that of a log that a killed
     process has left, which SQLite would apply to it."""
     return next((name for end in ("", "-wal", "-shm", "-journal") if os.path.lexists(name := path + end)), None)
-
-
-def back_up_to_file(store: Store, records: Sequence[Record], target: str) -> None:
-    """Copy every record of one snapshot of `store` to a SQLite file, which has its name once it is complete.
-
-    Raises `FileExistsError` or `StoreError`.
-    """
-    if taken := taken_name(target):
-        raise FileExistsError(f"{taken} exists; a backup never replaces a file, and reads none of another one's log")
-    _refuse_other_records(store)
-    folder, name = os.path.split(os.path.abspath(target))
-    with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as unfinished:
-        path = Path(unfinished, name)
-
-        def query(snapshot: Snapshot) -> None:
-            with suppress(FileNotFoundError):
-                path.unlink()  # a query may run again from the start
-            with closing(sqlite.SqliteStore(path, records, "process")) as copy:
-                copy_snapshot(cast(Scannable, snapshot), copy, records)
-
-        store.read(query)
-        sync_path(str(path))
-        path.rename(target)
-    sync_folder(folder)

@@ -21,6 +21,8 @@ from modelyard.domain.record import Record
 from modelyard.errors import StoreCorrupt, StoreTooNew
 from modelyard.stores.table_changes import INITIAL
 
+MIGRATIONS = "modelyard_migrations"
+"""The table of the names of the changes that were made."""
 TABLES = "modelyard_tables"
 """The table of the names of the tables that were made."""
 
@@ -92,6 +94,10 @@ def unknown_changes(names: Iterable[str], changes: Iterable[NamedChange]) -> lis
     return sorted(unknown)
 
 
+def lost_tables(names: Sequence[str]) -> StoreCorrupt:
+    return StoreCorrupt(f"the store has lost the tables {[*names]}; restore a backup")
+
+
 @attrs.frozen
 class TableHistory:
     """The names of the changes that a store went through, and of the tables that were made in it."""
@@ -115,7 +121,7 @@ class TableHistory:
         declared = {record.table for record in records}
         lost = sorted((tables & declared) - there)
         if lost:
-            raise StoreCorrupt(f"the store has lost the tables {lost}; restore a backup")
+            raise lost_tables(lost)
         return cls(changes, tables | (declared & there))
 
     def lacking(self, changes: Iterable[C], records: Mapping[type, Record]) -> list[C]:

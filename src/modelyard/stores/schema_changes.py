@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from modelyard.domain.completion import StoredCompletion
-from modelyard.domain.evaluation.run import Score
+from modelyard.domain.evaluation.run import EvaluationRun, Score
 from modelyard.domain.identity import AnsweredRequest, ApiKey, BrowserSession
 from modelyard.domain.job import Demand, Job, JobEvent, JobProgress, Tenant
+from modelyard.domain.models import TrajectoryLog
 from modelyard.domain.usage import Budget, LedgerEntry
 from modelyard.domain.worker import WorkerProcess, WorkerRecord
 from modelyard.lazy import deferred
@@ -86,6 +87,16 @@ CORE: tuple[SchemaChange, ...] = (
             DropIndex(Tenant, "by_turn"),
             AddColumn(WorkerRecord, "accelerators", int),
             AddColumn(WorkerRecord, "memory", int),
+        ],
+    ),
+    SchemaChange(
+        "0040_indexes_of_today",
+        [
+            AddIndex(EvaluationRun, "by_all", ["seq"]),
+            DropIndex(Job, "by_state"),
+            AddIndex(Job, "by_state", ["status", "seq"]),
+            AddIndex(StoredCompletion, "by_age", ["created_at", "seq"]),
+            AddIndex(TrajectoryLog, "by_age", ["created_at", "seq"]),
         ],
     ),
 )

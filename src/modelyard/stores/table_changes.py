@@ -87,7 +87,7 @@ class AddColumn:
 
 @attrs.frozen
 class AddIndex:
-    """Add an index over columns. The name follows that of the table: "by_state", "unique_id"."""
+    """Add an index over columns, unless it is there. Its name follows that of the table: "by_state", "unique_id"."""
 
     of: type
     name: str
@@ -103,19 +103,21 @@ class AddIndex:
             if not (dialect.implied and name == record.sequence)
         ]
         kind, table = "UNIQUE INDEX" if self.unique else "INDEX", dialect.tables(record)[-1]
-        yield f'CREATE {kind} "{record.table}_{self.name}" ON {dialect.name(table)} ({", ".join(columns)})'
+        name = f'IF NOT EXISTS "{record.table}_{self.name}"'
+        if columns:  # else the table is in this order
+            yield f"CREATE {kind} {name} ON {dialect.name(table)} ({', '.join(columns)})"
 
 
 @attrs.frozen
 class DropIndex:
-    """Drop an index, named as `AddIndex` names it."""
+    """Drop an index, if it is there, named as `AddIndex` names it."""
 
     of: type
     name: str
 
     def sql(self, record: Record, dialect: Dialect) -> Iterator[str]:
         """Yield the statements of the change."""
-        yield f"DROP INDEX {dialect.name(f'{record.table}_{self.name}')}"
+        yield f"DROP INDEX IF EXISTS {dialect.name(f'{record.table}_{self.name}')}"
 
 
 @attrs.frozen

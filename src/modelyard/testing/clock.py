@@ -9,12 +9,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
 import attrs
 
+from modelyard.flow import give_way
 from modelyard.protocols import Clock
 from modelyard.threads import FairPool
 
@@ -37,6 +39,10 @@ _arrived: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 """The threads that have waited on any clock: each of them belongs to that one."""
 
 T = TypeVar("T")
+
+
+class TimeUp(BaseException):
+    """The limit of `ManualClock.limited` has come. No handler of errors takes it for one."""
 
 
 class ManualClock:
@@ -94,27 +100,72 @@ class ManualClock:
         if `woken` is set, and no longer than until then."""
         if seconds <= 0 or (woken is not None and woken.is_set()):
             return
+        allowed = self._allowed(seconds)
         if threading.current_thread() is self._owner and self._mover in (None, self._owner):
-            self.advance(seconds)
+            self.advance(allowed)
         else:
-            self.wait(woken or threading.Event(), seconds)
+            self.wait(woken or threading.Event(), allowed)
+        if allowed < seconds and not (woken is not None and woken.is_set()):
+            raise TimeUp
 
     async def asleep(self, seconds: float) -> None:
         """Sleep as `sleep` does, in a task; a lone task on an event loop of the clock's own thread advances it."""
         if seconds <= 0:
-            await asyncio.sleep(0)
+            await give_way()
             return
+        allowed = self._allowed(seconds)
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         if threading.current_thread() is self._owner and asyncio.all_tasks(loop) == {task}:
-            await self.aadvance(seconds)
-            return
-        wait = _TaskWait(task, loop, loop.create_future())
-        self._arrive(wait, seconds)
+            await self.aadvance(allowed)
+        else:
+            wait = _TaskWait(task, loop, loop.create_future())
+            self._arrive(wait, allowed)
+            try:
+                await wait.future
+            finally:
+                self._leave(wait)
+        if allowed < seconds:
+            raise TimeUp
+
+    # ---- for clients in a test
+
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Let so many seconds pass for the block at most: a sleep in it then raises `TimeUp`, and so does its end."""
+        outer, limit = _LIMIT.get(), self._moved + round(seconds * _SECOND)
+        if outer is not None and outer[0] is self:
+            limit = min(limit, outer[1])
+        before = _LIMIT.set((self, limit))
         try:
-            await wait.future
+            yield
         finally:
-            self._leave(wait)
+            _LIMIT.reset(before)
+        if self._moved > limit:
+            raise TimeUp
+
+    def _allowed(self, seconds: float) -> float:
+        clock, limit = _LIMIT.get() or (None, 0)
+        return seconds if clock is not self else min(seconds, max(0, limit - self._moved) / _SECOND)
+
+    def skip(self, seconds: float) -> None:
+        """Sleep by moving the clock, from any thread, or wait for it while another moves it."""
+        if self._mover is None:
+            until = self._moved + round(seconds * _SECOND)
+            self._move(lambda: max(self._moved, until))
+        else:
+            self.sleep(seconds)
+
+    async def askip(self, seconds: float) -> None:
+        """Sleep as `skip` does, in a task; tasks that begin to at the same moment share the seconds."""
+        if self._mover is not None:
+            await self.asleep(seconds)
+            return
+        until = self._moved + round(seconds * _SECOND)
+        self._excuse(asyncio.current_task())
+        await give_way()  # to those who begin to sleep at this moment
+        move = partial(self._move, lambda: max(self._moved, until))
+        await asyncio.get_running_loop().run_in_executor(None, move)
 
     # ---- for tests
 
@@ -125,8 +176,11 @@ class ManualClock:
         passing = round((seconds + 60 * minutes + 3600 * hours + 86400 * days) * _SECOND)
         if passing < 0:
             raise ValueError("time cannot be negative; `jump` sets the wall clock back")
+        self._move(lambda: self._moved + passing)
+
+    def _move(self, end: Callable[[], int]) -> None:
         with self._moving() as loop:
-            until = self._moved + passing
+            until = end()
             self._settle(loop)
             while (due := self._next(until, loop)) is not None:
                 due.happens.happen()
@@ -242,6 +296,8 @@ class ManualClock:
         late = (self._acting | stirred | new) - {self._owner}
         return {actor for actor in late if not (loop and _loop_of(actor) is loop)}
 
+
+_LIMIT: ContextVar[tuple[ManualClock, int] | None] = ContextVar("the limit of a block", default=None)
 
 # ---- what happens at a deadline ------------------------------------------------------------------------------------
 

@@ -46,19 +46,26 @@ class Validation(Generic[Row]):
         every = max(1, self.steps // MEASUREMENTS)
         found = {}
         if step % every == 0 or step in ends:
-            found["valid_loss"] = self._loss(islice(self.rows, MEASURED_ROWS))
+            found["valid_loss"] = self._loss(islice(self.rows, MEASURED_ROWS))[0]
         if step in ends:
-            found["full_valid_loss"] = self._loss(self.rows)
+            found["full_valid_loss"], found["full_valid_loss_error"] = self._loss(self.rows)
         return {name: loss for name, loss in found.items() if loss is not None}
 
-    def _loss(self, rows: Iterable[Row]) -> float | None:
-        total, weight = 0.0, 0
+    def _loss(self, rows: Iterable[Row]) -> tuple[float | None, float | None]:
+        """Return the loss, and its standard error: that of a ratio of sums over batches (Cochran 1977)."""
+        parts = list[tuple[int, float]]()
         for turns in self._batches(iter(rows)):
             objective = self.criterion.objective_of(turns)
             counted = self.criterion.weight(turns)
-            total += counted * objective.of(self.learner.scores(None, turns)).value
-            weight += counted
-        return total / weight if weight else None
+            if counted:
+                parts.append((counted, objective.of(self.learner.scores(None, turns)).value))
+        weight, count = sum(counted for counted, _ in parts), len(parts)
+        loss = math.fsum(counted * value for counted, value in parts) / weight if weight else None
+        if loss is None or count < 2:
+            return loss, None
+        residuals = [counted * (value - loss) for counted, value in parts]
+        squares = math.fsum(one * one for one in residuals)
+        return loss, math.sqrt(count / (count - 1) * squares) / weight
 
     def _batches(self, rows: Iterator[Row]) -> Iterator[list[Turn]]:
         while batch := list(islice(rows, self.batch)):

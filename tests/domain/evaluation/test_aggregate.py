@@ -299,6 +299,7 @@ def wilson_bounds(rate: float, count: float, quantile: float) -> tuple[float, fl
     return low, high
 
 
+@pytest.mark.slow
 def test_the_rate_of_trials_has_wilson_s_interval_of_as_many_values_as_its_error_says() -> None:
     """Rows of 1/2, 1 and 0: a variance of 1/4 / 3 where single values had 1/4 / 2, so 3 rows are worth 4.5."""
     found = only(aggregate(with_trials([True, False], [True, True], [False, False])))
@@ -467,6 +468,7 @@ def test_usage_is_summed_exactly_by_model_and_by_role_and_null_when_nothing_was_
 # ---- compared with a plain one
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.floats(-10, 10), min_size=1, max_size=4), min_size=2, max_size=12))
 def test_the_mean_over_rows_is_that_of_a_plain_reckoning(run: list[list[float]]) -> None:
     found = only(aggregate(with_trials(*run)))

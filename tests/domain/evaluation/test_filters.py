@@ -84,6 +84,7 @@ def test_of_two_versions_of_a_scorer_each_is_found_by_its_version_and_the_last_b
     assert scorer_keys("no reference") == ("no reference", "no reference")
 
 
+@pytest.mark.slow
 @given(st.recursive(st.integers() | st.text(), lambda inner: st.dictionaries(st.text(max_size=3), inner, max_size=3)))
 def test_looking_anything_up_never_fails(output: Any) -> None:
     for path in ("output.a", "output.a.b.c", "output.....", "output.0.1"):

@@ -289,3 +289,8 @@ def test_an_answer_ends_at_a_stop_token() -> None:
     assert (cut, reason) == (ids[: ids.index(ids[1]) + 1], FinishReason.STOP)
     with pytest.raises(InvalidInput, match="stop_token_ids: 99999 is not a token id of this model"):
         sampled(stop_token_ids=(99_999,))
+
+
+def test_who_says_something_is_read_and_an_answer_is_its_text_alone() -> None:
+    named = [Message(role, "hi", name="ada") for role in (Role.USER, Role.SYSTEM, Role.ASSISTANT)]
+    assert [message.text for message in conversation(named)] == ["ada: hi", "ada: hi", "hi"]

@@ -46,6 +46,18 @@ def test_a_key_has_a_budget_of_its_own(host: Client) -> None:
     assert host.send("PUT", f"{BUDGETS}/acme", {"limit": "1"}, query={"key_id": "other"}).status == 404
 
 
+def test_a_project_has_a_budget_of_its_own(host: Client) -> None:
+    tenant, other = (host.platform.keys.create("acme", [project]).secret for project in ("support", "sales"))
+    made = host.ok("PUT", f"{BUDGETS}/acme", {"limit": "1"}, query={"project": "support"})
+    assert (made["entity"], made["key_id"], made["project"]) == ("acme", None, "support")
+    assert [host.chat(key=tenant).status, host.chat(key=tenant).status, host.chat(key=other).status] == [200, 402, 200]
+    assert host.ok("GET", f"{BUDGETS}/acme", query={"project": "support"})["spent"] == "0.75"
+    both = host.send("PUT", f"{BUDGETS}/acme", {"limit": "1"}, query={"project": "support", "key_id": "k"}, check=False)
+    assert (both.status, both.locs) == (422, [["query", "project"]])
+    assert host.ok("DELETE", f"{BUDGETS}/acme", query={"project": "support"})["deleted"]
+    assert host.chat(key=tenant).status == 200
+
+
 @pytest.mark.parametrize(
     ("body", "loc"),
     [

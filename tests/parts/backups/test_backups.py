@@ -1,10 +1,15 @@
 """A backup is whole, or says what it lacks; and what was restored is what was backed up, wherever it goes."""
 
+import errno
 import json
+import os
 import shutil
 import subprocess
+import tempfile
+import threading
+import zipfile
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +17,39 @@ import pytest
 from click.testing import CliRunner, Result
 from obstore.store import LocalStore
 
-from modelyard import Platform, open_platform
+from modelyard import Platform, disk, open_platform
+from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.cli import command_line
 from modelyard.clock import system_randomness
 from modelyard.compose import open_store
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.worker import ProcessRecord, WorkerRecord
+from modelyard.errors import StoreError
 from modelyard.part import Part
 from modelyard.parts import STANDARD
+from modelyard.parts.backups import restoring
 from modelyard.parts.objects.store import ObjectArtifacts
 from modelyard.parts.postgres.store import has_store
+from modelyard.platform.operations import files
+from modelyard.stores.sqlite import connection
 
 EXAMPLE = {"messages": [{"role": "user", "content": "ping"}, {"role": "assistant", "content": "pong"}]}
 
 
 @pytest.fixture
 def parts(tmp_path: Path) -> list[Part]:
-    """The standard parts, and buckets in folders, so that an object store needs no server."""
+    return [*STANDARD, _buckets(tmp_path)]
+
+
+def _buckets(tmp_path: Path) -> Part:
+    """Buckets in folders, so that an object store needs no server."""
 
     def opened(address: str, randomness: Any) -> ObjectArtifacts:
         bucket = tmp_path / "buckets" / address.rpartition("/")[2]
         bucket.mkdir(parents=True, exist_ok=True)
         return ObjectArtifacts(LocalStore(bucket), tmp_path / f"cache-{bucket.name}", randomness=randomness)
 
-    return [*STANDARD, Part("buckets", artifacts={"bucket": ("bucket://name", opened)})]
+    return Part("buckets", artifacts={"bucket": ("bucket://name", opened)})
 
 
 @pytest.fixture
@@ -318,6 +332,7 @@ def test_an_empty_database_is_no_store_and_stays_empty(yard_address: str, tmp_pa
     for words in (
         ["backup", "--store", yard_address, "--artifacts", tmp_path / "files", tmp_path / "copy.db"],
         ["usage", "--store", yard_address],
+        ["migrate", "--store", yard_address],
         ["keys", "list", "--store", yard_address],
         ["doctor", "--store", yard_address],
         ["copy", yard_address, tmp_path / "copy.db"],
@@ -333,3 +348,268 @@ def test_files_of_a_restored_database_are_not_kept_in_memory(
     call("backup", "--store", yard, tmp_path / "copy.db")
     refused = call("restore", tmp_path / "copy.db", yard_address, "--artifacts", "memory://", status=2)
     assert "would be gone" in refused.output
+
+
+# ---- what refuses, fails and runs at once ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy(yard: Path, tmp_path: Path, call: Any) -> Path:
+    (tmp_path / "kept").mkdir()
+    call("backup", "--store", yard, tmp_path / "kept" / "copy.db")
+    return tmp_path / "kept" / "copy.db"
+
+
+def everything(folder: Path) -> list[tuple[str, bytes | None]]:
+    return [(str(path), path.read_bytes() if path.is_file() else None) for path in sorted(folder.rglob("*"))]
+
+
+def unwanted(folder: Path, case: str) -> list[object]:
+    """What a restore must refuse as it is asked: a target, and options."""
+    target, full = folder / "to" / "back.db", folder / "to" / "full"
+    target.parent.mkdir()
+    match case:
+        case "no folder":
+            return [folder / "none" / "back.db"]
+        case "target":
+            target.touch()
+        case "log":
+            Path(f"{target}-wal").touch()
+        case "artifacts":
+            Path(f"{target}-artifacts").mkdir()
+            Path(f"{target}-artifacts", "x").touch()
+        case "full":
+            full.mkdir()
+            (full / "x").touch()
+            return [target, "--artifacts", full]
+        case "file":
+            full.touch()
+            return [target, "--artifacts", full]
+        case "no parent":
+            return [target, "--artifacts", folder / "none" / "files"]
+        case "scheme":
+            return [target, "--artifacts", "s4://bucket/x"]
+        case "memory":
+            return [target, "--artifacts", "memory://"]
+        case "bucket":
+            bucket = folder / "buckets" / "full"
+            bucket.mkdir(parents=True)
+            (bucket / ("0" * 32)).touch()
+            return [target, "--artifacts", "bucket://full"]
+        case "another restore":
+            (target.parent / ".back.db.restore").mkdir()
+        case "another's files":
+            full.mkdir()
+            (full / ".restore").touch()
+            return [target, "--artifacts", full]
+    return [target]
+
+
+CASES = ["no folder", "target", "log", "artifacts", "full", "file", "no parent", "scheme", "memory", "bucket"]
+CASES += ["another restore", "another's files"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_restore_refuses_it_refuses_before_it_reads_or_writes(
+    copy: Path, tmp_path: Path, call: Any, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    def read(*_: object) -> None:
+        raise AssertionError("the backup was read")
+
+    words = unwanted(tmp_path, case)
+    monkeypatch.setattr(restoring, "read_sums", read)
+    monkeypatch.setattr(restoring, "BackupFile", read)
+    (tmp_path / "cache-full").mkdir()  # that of the bucket
+    before = everything(tmp_path)
+    main = command_line([*STANDARD, _buckets(tmp_path)])
+    refused = CliRunner().invoke(main, ["restore", str(copy), *map(str, words)])
+    assert refused.exit_code in (1, 2), refused.output
+    assert isinstance(refused.exception, SystemExit)
+    assert "Error: " in refused.output
+    assert everything(tmp_path) == before
+
+
+def test_a_database_that_has_records_is_refused_before_the_backup_is_read(
+    copy: Path, yard_address: str, tmp_path: Path, call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_platform(yard_address, artifacts=tmp_path / "theirs") as platform:
+        platform.keys.create("acme")
+    monkeypatch.setattr(restoring, "read_sums", lambda file: pytest.fail("the backup was read"))
+    before = everything(tmp_path)
+    said = call("restore", copy, yard_address, "--artifacts", tmp_path / "new", status=1).output
+    assert "name an empty database" in said
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("end", [OSError(28, "no room"), KeyboardInterrupt(), StoreError("no")], ids=repr)
+@pytest.mark.parametrize("where", ["default", "new", "empty", "bucket"])
+@pytest.mark.parametrize("step", ["artifact", "copy", "name"])
+def test_a_restore_that_fails_leaves_nothing(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, where: str, end: BaseException
+) -> None:
+    target, files = tmp_path / "to" / "back.db", tmp_path / "to" / "files"
+    target.parent.mkdir()
+    if where == "empty":
+        files.mkdir()
+    words = {"new": ["--artifacts", files], "empty": ["--artifacts", files], "bucket": ["--artifacts", "bucket://b"]}
+    main = command_line([*STANDARD, _buckets(tmp_path)])
+    for made in ("buckets/b", "cache-b"):
+        (tmp_path / made).mkdir(parents=True)
+
+    def fail(*_: object, **__: object) -> None:
+        raise end
+
+    match step:
+        case "artifact":
+            for kind in (FolderArtifacts, ObjectArtifacts):
+                put, done = kind.put_as, list[str]()
+
+                def put_as(self: Any, name: str, *rest: Any, put: Any = put, done: list[str] = done) -> str:
+                    done.append(name)
+                    return fail() if len(done) == 2 else put(self, name, *rest)
+
+                monkeypatch.setattr(kind, "put_as", put_as)
+        case "copy":
+            monkeypatch.setattr(restoring.shutil, "copyfile", fail)
+        case "name":
+            monkeypatch.setattr(restoring, "move_new", fail)
+    before = everything(tmp_path)
+    failed = CliRunner().invoke(main, ["restore", str(copy), str(target), *map(str, words.get(where, []))])
+    assert failed.exit_code == 1
+    assert everything(tmp_path) == before
+    monkeypatch.undo()
+    done = CliRunner().invoke(main, ["restore", str(copy), str(target), *map(str, words.get(where, []))])
+    assert done.exit_code == 0, done.output
+
+
+def test_a_target_that_is_made_meanwhile_stays(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, real = tmp_path / "back.db", restoring.move_new
+
+    def move(path: str, to: str) -> None:
+        with open_platform(target) as theirs:
+            theirs.keys.create("theirs")
+        real(path, to)
+
+    monkeypatch.setattr(restoring, "move_new", move)
+    failed = CliRunner().invoke(command_line(STANDARD), ["restore", str(copy), str(target)])
+    assert "was made meanwhile" in failed.output
+    with open_platform(target) as theirs:
+        assert [key.entity for key in theirs.keys.list()] == ["theirs"]
+
+
+@pytest.mark.parametrize("backs_up", ["file", "platform"])
+def test_a_backup_never_replaces_a_file_that_is_made_meanwhile(
+    yard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backs_up: str
+) -> None:
+    target, module = tmp_path / "copy.db", connection if backs_up == "file" else files
+    real = module.move_new
+
+    def move(path: str, to: str) -> None:
+        target.write_bytes(b"theirs")
+        real(path, to)
+
+    monkeypatch.setattr(module, "move_new", move)
+    with open_platform(yard) as platform, pytest.raises(FileExistsError):
+        (platform._runtime.store if backs_up == "file" else platform).backup(str(target))
+    assert target.read_bytes() == b"theirs"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".copy")]
+
+
+def test_a_disk_without_links_gets_a_new_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(*_: object) -> None:
+        raise OSError(errno.EPERM, "no links")
+
+    monkeypatch.setattr(os, "link", link)
+    (tmp_path / "a").write_bytes(b"a")
+    disk.move_new(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert everything(tmp_path) == [(str(tmp_path / "b"), b"a")]
+    (tmp_path / "a").write_bytes(b"x")
+    with pytest.raises(FileExistsError):
+        disk.move_new(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert (tmp_path / "b").read_bytes() == b"a"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("into", ["file", "database", "other files"])
+def test_of_restores_side_by_side_one_wins(
+    copy: Path, tmp_path: Path, into: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have looked at the place before either writes to it, wherever they can."""
+    address = request.getfixturevalue("yard_address") if into != "file" else ""
+    target = str(tmp_path / "back.db") if into == "file" else address
+    kept = [str(tmp_path / ("files-1" if into != "other files" or n == 0 else "files-2")) for n in (0, 1)]
+    both, real = threading.Barrier(2), restoring.examined
+    refused = threading.Event()
+
+    @contextmanager
+    def examined(*given: Any) -> Any:
+        with real(*given) as found:
+            if into == "other files":
+                both.wait(60)
+            else:
+                assert refused.wait(60)
+            yield found
+
+    monkeypatch.setattr(restoring, "examined", examined)
+    main, results = command_line(STANDARD), list[Any]()
+
+    def restore(place: str) -> None:
+        try:
+            main.main(["restore", str(copy), target, "--artifacts", place], standalone_mode=False)
+            results.append("done")
+        except Exception as error:
+            results.append(str(getattr(error, "message", error)))
+        finally:
+            refused.set()
+
+    threads = [threading.Thread(target=restore, args=(place,)) for place in kept]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results.count("done") == 1, results
+    (said,) = [one for one in results if one != "done"]
+    assert "another" in said or "records already" in said
+    winner = next(place for place in kept if Path(place).is_dir() and files_in(Path(place)))
+    assert files_in(Path(winner)) == files_in(Path(f"{copy}-artifacts"))
+    assert {place for place in kept if Path(place).exists()} == {winner}
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+    with open_platform(target, artifacts=winner) as platform:
+        assert platform.health.check_files() == []
+        assert [key.entity for key in platform.keys.list()] == ["acme"]
+
+
+def test_a_backup_of_an_earlier_version_is_read_and_restored_and_stays_one(tmp_path: Path, call: Any) -> None:
+    old = tmp_path / "kept" / "yard.db"
+    with zipfile.ZipFile(Path(__file__).parents[2] / "stores" / "files" / "yard-0.1.0.zip") as kept:
+        kept.extractall(old.parent)
+    before = everything(old.parent)
+    assert "is whole" in call("restore", old, "--check").output
+    call("restore", old, tmp_path / "back.db")
+    assert everything(old.parent) == before
+    with open_platform(tmp_path / "back.db") as platform:
+        assert platform.health.check_files() == []
+        answer = platform.chat.complete(model="local/desk/support:prod", messages="question 1", temperature=0)
+        assert answer.text.startswith("answer")
+    full = shutil.disk_usage(tmp_path)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda path: full._replace(free=10))
+        assert "make room" in call("restore", old, "--check", status=1).output
+
+
+def test_a_check_and_a_restore_take_no_room_of_the_temporary_folder(
+    copy: Path, yard_address: str, tmp_path: Path, call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", no_room)
+    call("restore", copy, "--check")
+    call("restore", copy, tmp_path / "back.db")
+    call("restore", copy, yard_address, "--artifacts", tmp_path / "files")
+
+
+def test_a_check_reads_a_backup_that_nobody_may_write(copy: Path, call: Any) -> None:
+    before = [(path, path.stat().st_mtime_ns) for path in sorted(copy.parent.rglob("*"))]
+    assert "is whole" in call("restore", copy, "--check").output
+    assert [(path, path.stat().st_mtime_ns) for path in sorted(copy.parent.rglob("*"))] == before

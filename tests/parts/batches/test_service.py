@@ -33,13 +33,13 @@ def platform() -> Iterator[Platform]:
 
 def batch_of(platform: Platform, *requests: bytes, **options: Any) -> BatchJob:
     """A batch that no worker has seen."""
-    return platform.batches.create(uploaded(platform, requests), **options)
+    return platform.compat.batches.create(uploaded(platform, requests), **options)
 
 
 def ended(platform: Platform, *requests: bytes) -> BatchJob:
     batch = batch_of(platform, *requests)
     platform.worker().run_until_idle()
-    return platform.batches.get(batch.id)
+    return platform.compat.batches.get(batch.id)
 
 
 def test_every_line_is_answered_in_order(platform: Platform) -> None:
@@ -47,18 +47,18 @@ def test_every_line_is_answered_in_order(platform: Platform) -> None:
     batch = batch_of(platform, *(asking(one, one) for one in ids), metadata={"for": "a test"})
     assert (batch.status, batch.total, batch.output_file_id) == (BatchStatus.VALIDATING, 0, None)
     platform.worker().run_until_idle()
-    batch = platform.batches.get(batch.id)
+    batch = platform.compat.batches.get(batch.id)
     assert (batch.status, batch.total, batch.completed, batch.failed) == (BatchStatus.COMPLETED, 170, 170, 0)
     assert (batch.error_file_id, batch.problems, batch.metadata) == (None, (), {"for": "a test"})
     found = lines_of(platform, batch.output_file_id)
     assert [line["custom_id"] for line in found] == ids
     assert [line["response"]["body"]["choices"][0]["message"]["content"] for line in found] == ids
     assert len({line["id"] for line in found}) == 170
-    file = platform.files.get(str(batch.output_file_id))
+    file = platform.compat.files.get(str(batch.output_file_id))
     assert (file.purpose, file.entity, file.project) == ("batch_output", batch.entity, batch.project)
-    platform.files.delete(file.id)
+    platform.compat.files.delete(file.id)
     assert set(platform._runtime.artifacts.names()) == {
-        part["artifact"] for other in platform.files.list() for part in other.parts.values()
+        part["artifact"] for other in platform.compat.files.list() for part in other.parts.values()
     }
 
 
@@ -116,34 +116,34 @@ def test_there_is_a_limit_of_lines(platform: Platform, monkeypatch: pytest.Monke
 
 def test_what_cannot_be_a_batch_is_refused(platform: Platform) -> None:
     file = uploaded(platform, [asking("a")])
-    other = platform.files.create("a", b"x", purpose="user_data").id
+    other = platform.compat.files.create("a", b"x", purpose="user_data").id
     for options, place in (
         ({"endpoint": "/v1/moderations"}, "endpoint"),
         ({"output_expires_after": timedelta(1, 1) * 31}, "output_expires_after"),
         ({"input_file": other}, "input_file_id"),
     ):
         with pytest.raises(InvalidInput) as wrong:
-            platform.batches.create(options.pop("input_file", file), **options)  # type: ignore[arg-type]
+            platform.compat.batches.create(options.pop("input_file", file), **options)  # type: ignore[arg-type]
         assert [problem.loc for problem in wrong.value.problems] == [(place,)]
     with pytest.raises(NotFound):
-        platform.batches.create("nothing")
+        platform.compat.batches.create("nothing")
     with pytest.raises(NoWorker):
-        platform.batches.create(file, require_worker=True)
+        platform.compat.batches.create(file, require_worker=True)
 
 
 def test_the_same_request_under_a_key_is_one_batch(platform: Platform) -> None:
     file = uploaded(platform, [asking("a")])
-    first = platform.batches.create(file, idempotency_key="k")
-    assert platform.batches.create(file, idempotency_key="k").id == first.id
+    first = platform.compat.batches.create(file, idempotency_key="k")
+    assert platform.compat.batches.create(file, idempotency_key="k").id == first.id
     with pytest.raises(IdempotencyKeyUsed):
-        platform.batches.create(file, idempotency_key="k", metadata={"a": "b"})
-    platform.batches.cancel(first.id)
+        platform.compat.batches.create(file, idempotency_key="k", metadata={"a": "b"})
+    platform.compat.batches.cancel(first.id)
 
 
 def test_the_batch_of_another_is_as_if_it_did_not_exist(platform: Platform) -> None:
     batch = batch_of(platform, asking("a"), project="p")
     for scope in (Scope("acme"), Scope("local", frozenset(["q"]))):
-        other = platform.acting_as(Principal("other", str(scope.entity), scope)).batches
+        other = platform.acting_as(Principal("other", str(scope.entity), scope)).compat.batches
         assert list(other.list()) == []
         for use in (other.get, other.cancel):
             with pytest.raises(NotFound):
@@ -152,16 +152,16 @@ def test_the_batch_of_another_is_as_if_it_did_not_exist(platform: Platform) -> N
             other.create(batch.input_file_id, project="q")
     with pytest.raises(Forbidden):
         other.list(entity="acme")
-    assert platform.batches.list(project="p").page(1).items[0].id == batch.id
+    assert platform.compat.batches.list(project="p").page(1).items[0].id == batch.id
     with pytest.raises(NotFound):
-        platform.batches.get(platform.files.get(batch.input_file_id).id)
-    platform.batches.cancel(batch.id)
+        platform.compat.batches.get(platform.compat.files.get(batch.input_file_id).id)
+    platform.compat.batches.cancel(batch.id)
 
 
 def test_a_batch_in_the_queue_is_cancelled_at_once(platform: Platform) -> None:
-    batch = platform.batches.cancel(batch_of(platform, asking("a")).id)
+    batch = platform.compat.batches.cancel(batch_of(platform, asking("a")).id)
     assert (batch.status, batch.completed, batch.output_file_id) == (BatchStatus.CANCELLED, 0, None)
-    assert platform.batches.cancel(batch.id) == batch
+    assert platform.compat.batches.cancel(batch.id) == batch
 
 
 # ---- ends in the middle ------------------------------------------------------------------------------------------
@@ -191,14 +191,14 @@ def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_answered_before_a_cancellation_stays() -> None:
     def before(number: int) -> None:
         if number == 4:
-            platform.batches.cancel(batch.id)
-            seen.append(platform.batches.get(batch.id).status)
+            platform.compat.batches.cancel(batch.id)
+            seen.append(platform.compat.batches.get(batch.id).status)
 
     seen: list[BatchStatus] = []
     with open_platform(backend=Counted(before)) as platform:
         batch = batch_of(platform, *map(asking, "abcdefghij"))
         platform.worker().run_until_idle()
-        batch = platform.batches.get(batch.id)
+        batch = platform.compat.batches.get(batch.id)
         found = lines_of(platform, batch.output_file_id)
         assert len(list(platform.usage.list())) == len(found) == batch.completed
     assert seen == [BatchStatus.CANCELLING]
@@ -216,7 +216,7 @@ def test_what_is_not_answered_in_a_day_has_expired() -> None:
     with open_platform(backend=Counted(before), clock=clock, settings=Settings(lease=1e9, longest_row=1e9)) as platform:
         batch = batch_of(platform, *map(asking, "abcdefghij"))
         platform.worker().run_until_idle()
-        batch = platform.batches.get(batch.id)
+        batch = platform.compat.batches.get(batch.id)
         done = lines_of(platform, batch.output_file_id)
         rest = lines_of(platform, batch.error_file_id)
     assert (batch.status, batch.problems) == (BatchStatus.EXPIRED, ())
@@ -255,9 +255,9 @@ def test_a_worker_that_leaves_gives_the_batch_back_with_what_is_done() -> None:
         runner.run(claimed, lambda: bool(stop))
         job = platform._runtime.store.read(lambda snapshot: snapshot.get(Job, batch.id))
         assert 0 < job.resume_step < 120
-        assert platform.batches.get(batch.id).status is BatchStatus.IN_PROGRESS
+        assert platform.compat.batches.get(batch.id).status is BatchStatus.IN_PROGRESS
         platform.worker().run_until_idle()
-        batch = platform.batches.get(batch.id)
+        batch = platform.compat.batches.get(batch.id)
         assert [line["custom_id"] for line in lines_of(platform, batch.output_file_id)] == list(map(str, range(120)))
         assert len(list(platform.usage.list())) == 120
 
@@ -278,17 +278,17 @@ def test_a_rate_limit_is_waited_for() -> None:
     with open_platform(clock=clock) as platform:
         key = platform.keys.create(requests_per_minute=2)
         own = platform.acting_as(key.key.principal())
-        batch = own.batches.create(uploaded(own, map(asking, "abcde")))
+        batch = own.compat.batches.create(uploaded(own, map(asking, "abcde")))
         platform.worker().run_until_idle()
-        assert own.batches.get(batch.id).completed == 5
+        assert own.compat.batches.get(batch.id).completed == 5
         assert {entry.key_id for entry in platform.usage.list()} == {key.key.id}
 
 
 def test_a_deleted_input_fails_the_batch_in_words(platform: Platform) -> None:
     batch = batch_of(platform, asking("a"))
-    platform.files.delete(batch.input_file_id)
+    platform.compat.files.delete(batch.input_file_id)
     platform.worker().run_until_idle()
-    batch = platform.batches.get(batch.id)
+    batch = platform.compat.batches.get(batch.id)
     assert batch.status is BatchStatus.FAILED
     assert "upload the input again" in batch.problems[0].message
 
@@ -298,7 +298,7 @@ def test_a_deleted_entity_leaves_nothing() -> None:
         ended(platform, asking("a"), asking("b", temperature=9))
         platform.delete_entity("acme")
         assert list(platform._runtime.artifacts.names()) == []
-        assert list(platform.batches.list()) == list(platform.files.list()) == []
+        assert list(platform.compat.batches.list()) == list(platform.compat.files.list()) == []
 
 
 def test_parts_stay_few_and_in_order(platform: Platform) -> None:
@@ -337,7 +337,7 @@ def test_each_interface_answers_in_its_own_words(
         platform, line("good"), line("streamed", stream=True), line("hot", temperature=9), endpoint=endpoint
     )
     platform.worker().run_until_idle()
-    batch = platform.batches.get(batch.id)
+    batch = platform.compat.batches.get(batch.id)
     (found,) = lines_of(platform, batch.output_file_id)
     answer = found["response"]["body"]
     for step in place:
@@ -372,7 +372,7 @@ def test_what_is_wrong_is_said_in_a_batch_as_it_is_over_http(
     line = {"custom_id": "a", "method": "POST", "url": endpoint, "body": body}
     batch = batch_of(platform, json.dumps(line).encode() + b"\n", endpoint=endpoint)
     platform.worker().run_until_idle()
-    (found,) = lines_of(platform, platform.batches.get(batch.id).error_file_id)
+    (found,) = lines_of(platform, platform.compat.batches.get(batch.id).error_file_id)
     answered = client_of(platform).send("POST", endpoint, body, check=False)
     assert (found["response"]["status_code"], found["response"]["body"]) == (answered.status, answered.json)
 
@@ -386,5 +386,5 @@ def test_embeddings_are_answered_too(platform: Platform) -> None:
     asked = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "echo", "input": "hi"}}
     batch = batch_of(platform, json.dumps(asked).encode(), endpoint="/v1/embeddings")
     platform.worker().run_until_idle()
-    (found,) = lines_of(platform, platform.batches.get(batch.id).output_file_id)
+    (found,) = lines_of(platform, platform.compat.batches.get(batch.id).output_file_id)
     assert len(found["response"]["body"]["data"]) == 1

@@ -1,4 +1,4 @@
-"""`platform.completions`: prompts as Python calls, and the laws that bind them to chats."""
+"""`platform.compat.completions`: prompts as Python calls, and the laws that bind them to chats."""
 
 import asyncio
 from collections.abc import Iterator
@@ -34,8 +34,8 @@ MESSAGES = st.lists(
 def test_the_tokens_of_a_chat_are_answered_as_the_chat_is(platform: Platform, messages: Any, seed: int) -> None:
     asked = {"model": "tabular-mini", "seed": seed, "max_tokens": 5, "return_token_ids": True}
     chat = platform.chat.complete(messages=messages, **asked)
-    prompt = platform.completions.tokenize(model="tabular-mini", messages=messages)
-    same = platform.completions.complete(prompt=prompt, **asked)
+    prompt = platform.compat.completions.tokenize(model="tabular-mini", messages=messages)
+    same = platform.compat.completions.complete(prompt=prompt, **asked)
     assert prompt == chat.choices[0].prompt_token_ids
     assert same.choices[0].token_ids == chat.choices[0].token_ids
     assert same.usage == chat.usage
@@ -44,11 +44,11 @@ def test_the_tokens_of_a_chat_are_answered_as_the_chat_is(platform: Platform, me
 @given(st.lists(st.sampled_from([*range(97, 123), 32, 256, 278, 300]), min_size=2, max_size=30))
 @examples(30)
 def test_a_prompt_scores_what_was_sampled_as_it_was_sampled(platform: Platform, prompt: list[int]) -> None:
-    made = platform.completions.complete(
+    made = platform.compat.completions.complete(
         model="tabular-mini", prompt=prompt, seed=1, max_tokens=4, logprobs=2, return_token_ids=True
     ).choices[0]
     whole = [*prompt, *made.token_ids]
-    scored = platform.completions.complete(model="tabular-mini", prompt=whole, max_tokens=0, prompt_logprobs=2)
+    scored = platform.compat.completions.complete(model="tabular-mini", prompt=whole, max_tokens=0, prompt_logprobs=2)
     tail = scored.choices[0].prompt_logprobs[-len(made.token_ids) :]
     assert len(scored.choices[0].prompt_logprobs) == len(whole) - 1
     assert [entry.id for entry in tail] == list(made.token_ids)
@@ -59,21 +59,21 @@ def test_a_prompt_scores_what_was_sampled_as_it_was_sampled(platform: Platform, 
 @examples(30)
 def test_an_echo_of_ids_has_these_ids(platform: Platform, text: str) -> None:
     chat = platform.chat.complete(model="echo", messages=text, return_token_ids=True).choices[0]
-    made = platform.completions.complete(
+    made = platform.compat.completions.complete(
         model="echo", prompt=chat.prompt_token_ids, max_tokens=1000, return_token_ids=True
     )
     assert made.choices[0].token_ids == chat.token_ids == made.choices[0].prompt_token_ids
-    assert platform.completions.complete(model="echo", prompt=text, max_tokens=1000).text == text
+    assert platform.compat.completions.complete(model="echo", prompt=text, max_tokens=1000).text == text
 
 
 def test_a_prompt_is_streamed_and_awaited(platform: Platform) -> None:
     asked: Any = {"model": "echo", "prompt": "one two", "entity": "acme", "project": "p"}
-    with platform.completions.stream(**asked) as stream:
+    with platform.compat.completions.stream(**asked) as stream:
         assert [delta.text for delta in stream] == ["one", " two"]
 
     async def both() -> tuple[str, list[str]]:
-        whole = await platform.completions.acomplete(**asked)
-        async with platform.completions.astream(**asked) as stream:
+        whole = await platform.compat.completions.acomplete(**asked)
+        async with platform.compat.completions.astream(**asked) as stream:
             return whole.text, [delta.text async for delta in stream]
 
     assert asyncio.run(both()) == ("one two", ["one", " two"])
@@ -83,29 +83,29 @@ def test_a_prompt_is_streamed_and_awaited(platform: Platform) -> None:
 
 def test_a_form_is_kept_to(platform: Platform) -> None:
     chosen = {"choice": ["red", "green"]}
-    made = platform.completions.complete(model="echo", prompt="which?", structured_outputs=chosen)
+    made = platform.compat.completions.complete(model="echo", prompt="which?", structured_outputs=chosen)
     assert made.text in chosen["choice"]
 
 
 def test_what_is_for_http_or_for_several_prompts_is_refused(platform: Platform) -> None:
     for wrong in ({"echo": True}, {"stream": True}, {"prompt": ["a", "b"]}, {"prompt": []}, {"suffix": "x"}):
         with pytest.raises(InvalidInput):
-            platform.completions.complete(**{"model": "echo", "prompt": "a", **wrong})
+            platform.compat.completions.complete(**{"model": "echo", "prompt": "a", **wrong})
     for wrong in ({}, {"prompt": "a", "messages": "b"}):
         with pytest.raises(InvalidInput, match="not both"):
-            platform.completions.tokenize(model="echo", **wrong)
+            platform.compat.completions.tokenize(model="echo", **wrong)
 
 
 def test_a_backend_without_tokenizer_says_so() -> None:
     with open_platform(backend=ScriptedBackend(["a"])) as platform:
         with pytest.raises(UnsupportedParameter, match="has no tokenizer"):
-            platform.completions.detokenize(model="scripted", tokens=[1])
+            platform.compat.completions.detokenize(model="scripted", tokens=[1])
         with pytest.raises(UnsupportedParameter, match="takes messages only"):
-            platform.completions.complete(model="scripted", prompt="a")
+            platform.compat.completions.complete(model="scripted", prompt="a")
 
 
 def test_budgets_bound_prompts_as_they_bound_chats() -> None:
     with open_platform() as platform:
         platform.usage.set_budget("0.000001", entity="acme")
         with pytest.raises(BudgetExceeded):
-            platform.completions.complete(model="tabular-mini", prompt="a" * 100, max_tokens=9, entity="acme")
+            platform.compat.completions.complete(model="tabular-mini", prompt="a" * 100, max_tokens=9, entity="acme")

@@ -95,9 +95,9 @@ def platform() -> Iterator[Platform]:
         for name in ("echo", "tabular-mini"):
             platform.evaluations.run("spelling", name, questions, project="bots", entity="acme")
         platform.usage.set_budget("5", entity="acme")
-        call = platform.traces.calls.start(HOSTILE, {HOSTILE: [HOSTILE]}, project="bots", entity="acme")
-        platform.traces.calls.end(call.id, HOSTILE, exception=HOSTILE, project="bots", entity="acme")
-        platform.traces.feedback.add(call.ref, "rating", {"said": HOSTILE}, creator="ann")
+        call = platform.compat.traces.calls.start(HOSTILE, {HOSTILE: [HOSTILE]}, project="bots", entity="acme")
+        platform.compat.traces.calls.end(call.id, HOSTILE, exception=HOSTILE, project="bots", entity="acme")
+        platform.compat.traces.feedback.add(call.ref, "rating", {"said": HOSTILE}, creator="ann")
         shown_run(platform, "acme", HOSTILE)
         yield platform
 

@@ -44,21 +44,21 @@ def test_no_run(platform: Platform) -> None:
 
 def test_runs_are_listed_with_their_model_loss_and_state(platform: Platform, shown: Driven) -> None:
     text = page(platform, "tinker")
-    run = platform.training_runs.get(shown.run)
-    loss = platform.training_runs.metrics(run)[-1].values["loss"]
+    run = platform.compat.training_runs.get(shown.run)
+    loss = platform.compat.training_runs.metrics(run)[-1].values["loss"]
     for part in (f"/dashboard/models/{run.model_id}", BASE, "open", f"{loss:.4g}", f"{shown.session}%3Atrain%3A0"):
         assert part in text
-    platform.training_runs.unload(shown.run)
+    platform.compat.training_runs.unload(shown.run)
     shown.work()
     assert ">ended<" in page(platform, "tinker")
 
 
 def test_a_run_shows_its_curves_client_and_checkpoints(platform: Platform, shown: Driven) -> None:
     shown.save(8, "brief", ttl_seconds=60)
-    platform.training_runs.save(shown.run, 9, CommandKind.SAVE_FOR_SAMPLER, "sampled")
+    platform.compat.training_runs.save(shown.run, 9, CommandKind.SAVE_FOR_SAMPLER, "sampled")
     shown.work()
     text = page(platform, "tinker", shown.run)
-    run = platform.training_runs.get(shown.run)
+    run = platform.compat.training_runs.get(shown.run)
     assert "<title>loss</title>" in text
     assert "rank 4, on attn, mlp, unembed" in text
     assert "sums 0.38.0" in text
@@ -69,7 +69,7 @@ def test_a_run_shows_its_curves_client_and_checkpoints(platform: Platform, shown
     assert f"/dashboard/jobs/{run.job_id}" in text
     assert text.count("never") == 2
     assert "data-live" in text
-    platform.training_runs.unload(shown.run)
+    platform.compat.training_runs.unload(shown.run)
     shown.work()
     ended = page(platform, "tinker", shown.run)
     assert "it was unloaded" in ended
@@ -77,7 +77,7 @@ def test_a_run_shows_its_curves_client_and_checkpoints(platform: Platform, shown
 
 
 def test_the_job_of_a_run_leads_to_the_run_and_its_model(platform: Platform, shown: Driven) -> None:
-    run = platform.training_runs.get(shown.run)
+    run = platform.compat.training_runs.get(shown.run)
     text = page(platform, "jobs", run.job_id)
     assert f"/dashboard/tinker/{shown.run.replace(':', '%3A')}" in text
     assert f"/dashboard/models/{run.model_id}" in text
@@ -117,7 +117,7 @@ def test_older_runs_are_on_further_pages(platform: Platform, monkeypatch: pytest
 
 
 def test_a_run_whose_model_was_deleted(platform: Platform, shown: Driven) -> None:
-    run = platform.training_runs.get(shown.run)
+    run = platform.compat.training_runs.get(shown.run)
     platform.models.delete(run.model_id)
     page(platform, "tinker")
     page(platform, "tinker", shown.run)

@@ -19,7 +19,7 @@ from modelyard.testing import ManualClock
 def platform() -> Iterator[Platform]:
     """A store with 20 traces of acme, a second apart, every fifth of which failed, and one call of the host."""
     with open_platform(clock=ManualClock()) as platform:
-        calls, place = platform.traces.calls, {"entity": "acme", "project": "desk"}
+        calls, place = platform.compat.traces.calls, {"entity": "acme", "project": "desk"}
         for number in range(20):
             outer = calls.start(f"answer {number % 2}", {"question": f"q{number}"}, **place)
             inner = calls.start("search", {"messages": [{"role": "user", "content": f"find {number}"}]}, parent=outer)
@@ -76,15 +76,15 @@ def test_lists_are_read_page_by_page_to_their_ends(platform: Platform) -> None:
     assert asked(platform, f"{desk}&op=search&status=error") == []
     assert len(asked(platform, f"{desk}&inner=1")) == 40
     assert asked(platform, "status=running") == ["{}"]
-    began = next(iter(platform.traces.calls.list(entity="acme", project="desk"))).started_at
+    began = next(iter(platform.compat.traces.calls.list(entity="acme", project="desk"))).started_at
     since, until = (f"{began + timedelta(seconds=at):%Y-%m-%dT%H:%M:%S}" for at in (3, 13))
     assert asked(platform, f"{desk}&since={since}&until={until}") == OUTER[7:17]
 
 
 def test_a_call_is_shown_with_its_tree_and_what_was_said_of_it(platform: Platform) -> None:
-    calls = platform.traces.calls
+    calls = platform.compat.traces.calls
     outer = next(iter(calls.list(entity="acme", project="desk")))
-    platform.traces.feedback.add(outer.ref, "rating", {"stars": 5}, creator="ann")
+    platform.compat.traces.feedback.add(outer.ref, "rating", {"stars": 5}, creator="ann")
     status, page = shown(platform, f"traces/acme/desk/{outer.id}")
     assert status == 200
     for words in ("answer 0", "q0", "a0", "rating", "stars", "ann", ">search</a>"):
@@ -101,8 +101,8 @@ def test_a_call_leads_to_its_ledger_entry_checkpoint_and_job(platform: Platform)
     job = platform.training.sft("p/bot", [row] * 2)
     job.wait()
     answer = platform.chat.complete(model="p/bot", messages="ping")
-    call = platform.traces.calls.start("ask")
-    platform.traces.calls.end(call.id, {"object": "chat.completion", "id": answer.id})
+    call = platform.compat.traces.calls.start("ask")
+    platform.compat.traces.calls.end(call.id, {"object": "chat.completion", "id": answer.id})
     page = shown(platform, f"traces/{call.entity}/{call.project}/{call.id}")[1]
     assert answer.id in page
     assert f'/dashboard/jobs/{job.id}"' in page
@@ -114,7 +114,7 @@ def test_only_ones_own_calls_are_seen(platform: Platform) -> None:
     assert asked(platform, "", reader=acme) == OUTER
     other = Principal("desk", "acme", Scope("acme", frozenset(["other"])))
     assert asked(platform, "", reader=other) == []
-    theirs = next(iter(platform.traces.calls.list()))
+    theirs = next(iter(platform.compat.traces.calls.list()))
     for reader in (acme, other):
         path = f"traces/{theirs.entity}/{theirs.project}/{theirs.id}"
         assert shown(platform, path, reader=reader)[0] == 404

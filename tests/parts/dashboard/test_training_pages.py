@@ -56,9 +56,17 @@ def test_a_loop_shows_its_rounds_the_reward_first_and_the_jobs_that_train(platfo
     titles = [text.index(f"<title>{name}</title>") for name in ("reward", "held_out", "loss")]
     assert titles == sorted(titles)
     assert "best checkpoint" in text
+    assert "rounds: all 2 are done" in text
+    assert ">start<" in text
     for job in (first, second):
         assert f"/dashboard/jobs/{job.id}" in text
     assert f"/dashboard/jobs/{loop.id}" in page(platform, "jobs", first.id)
+
+
+def test_a_dashboard_that_stands_alone_leads_to_no_page_about_an_api(platform: Platform) -> None:
+    alone = page(platform, "jobs")
+    assert "/dashboard/catalogue" in alone
+    assert "/dashboard/api" not in alone
 
 
 def test_a_job_shows_its_best_and_worst_trajectories(platform: Platform) -> None:

@@ -40,6 +40,7 @@ def test_what_http_asks_a_proxy_for_is_recognised(host: str, port: int, version:
     assert asked_of_proxy(f"CONNECT [2001:db8::1]:{port}{end}".encode()) == "2001:db8::1"
 
 
+@pytest.mark.slow
 @given(HOSTS, PORTS, V4, V6, st.binary(max_size=3).filter(lambda user: b"\0" not in user))
 def test_what_socks_asks_a_proxy_for_is_recognised(host: str, port: int, four: Any, six: Any, user: bytes) -> None:
     at = port.to_bytes(2, "big")

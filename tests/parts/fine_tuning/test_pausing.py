@@ -25,8 +25,8 @@ GRADER = {
 
 def tuned(platform: Platform, row: Any, **options: Any) -> str:
     lines = [json.dumps(row).encode() + b"\n"] * 6
-    file = platform.files.create("train.jsonl", lines, purpose="fine-tune")
-    return platform.fine_tuning.create(FineTuningRequest("tabular-mini", file.id, seed=7, **options)).id
+    file = platform.compat.files.create("train.jsonl", lines, purpose="fine-tune")
+    return platform.compat.fine_tuning.create(FineTuningRequest("tabular-mini", file.id, seed=7, **options)).id
 
 
 def pausing_at(kind: str, number: int) -> tuple[Platform, Callable[[], None]]:
@@ -37,8 +37,8 @@ def pausing_at(kind: str, number: int) -> tuple[Platform, Callable[[], None]]:
         if isinstance(event, JobEventRecorded) and event.type == kind and active:
             seen[0] += 1
             if seen[0] == number:
-                (job,) = platform.fine_tuning.list()
-                assert platform.fine_tuning.pause(job.id).pausing == "pausing"
+                (job,) = platform.compat.fine_tuning.list()
+                assert platform.compat.fine_tuning.pause(job.id).pausing == "pausing"
 
     platform = open_platform(observer=observe)
     return platform, active.clear
@@ -49,17 +49,17 @@ def test_a_paused_job_ends_as_if_it_had_not_been() -> None:
     with platform, open_platform() as other:
         job = tuned(platform, EXAMPLE, hyperparameters={"n_epochs": 3})
         platform.worker().run_until_idle()
-        shown = platform.fine_tuning.get(job)
+        shown = platform.compat.fine_tuning.get(job)
         assert (shown.pausing, shown.job.progress, shown.job.status) == ("paused", 5, "queued")
         platform.worker().run_until_idle()
-        assert platform.fine_tuning.get(job) == shown
+        assert platform.compat.fine_tuning.get(job) == shown
         unobserved()
-        assert platform.fine_tuning.resume(job).pausing is None
+        assert platform.compat.fine_tuning.resume(job).pausing is None
         platform.worker().run_until_idle()
         undisturbed = tuned(other, EXAMPLE, hyperparameters={"n_epochs": 3})
         other.worker().run_until_idle()
         digests = [
-            {name: file["digest"] for name, file in next(iter(at.fine_tuning.checkpoints(id))).files.items()}
+            {name: file["digest"] for name, file in next(iter(at.compat.fine_tuning.checkpoints(id))).files.items()}
             for at, id in ((platform, job), (other, undisturbed))
         ]
         assert digests[0] == digests[1]
@@ -72,11 +72,11 @@ def test_a_loop_is_paused_with_the_job_of_its_round() -> None:
         options = {"n_epochs": 2, "batch_size": 6, "compute_multiplier": 0.5}
         job = tuned(platform, TASK, method="reinforcement", hyperparameters=options, grader=GRADER)
         platform.worker().run_until_idle()
-        assert platform.fine_tuning.get(job).pausing == "paused"
+        assert platform.compat.fine_tuning.get(job).pausing == "paused"
         rounds = [one for one in platform.training.list() if one.kind == JobKind.RL]
         assert [(one.status, one.waiting_for) for one in rounds] == [("queued", "its resumption: it is paused")]
         unobserved()
-        platform.fine_tuning.resume(job)
+        platform.compat.fine_tuning.resume(job)
         platform.worker().run_until_idle()
-        assert platform.fine_tuning.get(job).job.status == "succeeded"
-        assert sum(event.type == TRAINING_ROUND for event in platform.fine_tuning.events(job)) == 2
+        assert platform.compat.fine_tuning.get(job).job.status == "succeeded"
+        assert sum(event.type == TRAINING_ROUND for event in platform.compat.fine_tuning.events(job)) == 2

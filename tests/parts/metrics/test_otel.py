@@ -216,7 +216,7 @@ def test_the_exporter_sends_to_a_platform_what_its_calls_show() -> None:
                     inner.set_attribute("gen_ai.request.model", "echo")
                 raise ValueError("bad")
             tracers.shutdown()
-        chat, ask = platform.traces.calls.list(entity="acme", project="support")
+        chat, ask = platform.compat.traces.calls.list(entity="acme", project="support")
     context = inner.get_span_context()
     assert (chat.id, chat.trace_id) == (f"{context.span_id:016x}", f"{context.trace_id:032x}")
     assert (chat.op, chat.display_name, chat.parent_id, chat.inputs) == ("chat", "chat echo", ask.id, {"model": "echo"})

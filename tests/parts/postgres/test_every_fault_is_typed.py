@@ -1,29 +1,25 @@
 """Every method of a store, with a fault at each thing that it asks of the server: an answer or a documented error."""
 
-import asyncio
 import itertools
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import attrs
 import psycopg
 import pytest
 
-from modelyard.domain.record import KEY
-from modelyard.errors import OutcomeUnknown, RecordNotFound, StoreBusy, StoreError
-from modelyard.parts.contracts.store_steps import increment
-from modelyard.parts.contracts.store_values import Counter, Item
+from modelyard.errors import OutcomeUnknown, RecordNotFound, StoreBusy
 from modelyard.parts.postgres import store as store_module
 from modelyard.parts.postgres.round_trips_fast import PipelinedConnection
 from modelyard.parts.postgres.store import PostgresStore, migrate
-from modelyard.protocols import MonthlyStore, Store, Tx
+from modelyard.protocols import MonthlyStore, Store
 from modelyard.stores import Index, Record
 from modelyard.testing import CONTRACT_RECORDS
 from postgres_server import PostgresServer
+from store_calls import CALLS as STORE_CALLS
+from store_calls import Call, methods_of, outcome_of, prepare
 
 
 @attrs.frozen
@@ -34,48 +30,6 @@ class Line:
 IMPATIENT = 0.05
 RECORDS = [*CONTRACT_RECORDS, Record(Line, "lines", ("id",), indexes={"all": Index(())}, months="id")]
 Fault = Callable[[Any], None]
-Call = Callable[[PostgresStore], Any]
-
-
-def _missing(tx: Any) -> None:
-    tx.get(Counter, "c")
-    tx.get(Counter, "none")
-
-
-def _added(tx: Tx) -> int:
-    tx.add(Item("a", 1))
-    return tx.count(Item, "by_shelf", "a")
-
-
-def _taken(store: PostgresStore) -> Any:
-    return asyncio.run(store.atransact(increment))
-
-
-def _together(store: PostgresStore) -> Any:
-    async def all_of_them() -> list[Any]:
-        steps = [increment, _missing, increment, _added]
-        return await asyncio.gather(*map(store.atransact, steps), return_exceptions=True)
-
-    for outcome in asyncio.run(all_of_them()):
-        if isinstance(outcome, BaseException) and not isinstance(outcome, StoreError):
-            raise outcome
-
-
-def _cancelled(store: PostgresStore) -> None:
-    async def cancel() -> None:
-        tasks = [asyncio.ensure_future(store.atransact(step)) for step in (increment, _added)]
-        await asyncio.sleep(0)
-        tasks[0].cancel()
-        with suppress(asyncio.CancelledError):
-            await tasks[0]
-        await tasks[1]
-
-    asyncio.run(cancel())
-
-
-def _backed_up(store: PostgresStore) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        store.backup(str(Path(folder, "copy.db")))
 
 
 def _page_of_a_month(store: PostgresStore) -> None:
@@ -88,41 +42,17 @@ def _month_dropped(store: PostgresStore) -> None:
         store.drop_month(Line, month)
 
 
-def _heard(store: PostgresStore) -> None:
-    store.subscribe("topic", lambda: None).close()
-
-
 CALLS: Mapping[str, Sequence[Call]] = {
-    "transact": [
-        lambda store: store.transact(increment),
-        lambda store: store.transact(increment, durable=False),
-        lambda store: store.transact(_added),
-        lambda store: store.transact(_missing),
-        lambda store: store.transact(lambda tx: tx.time),
-    ],
-    "atransact": [_taken, _together, _cancelled],
-    "read": [
-        lambda store: store.read(lambda snapshot: snapshot.get(Counter, "c")),
-        lambda store: store.read(lambda snapshot: [snapshot.get(Counter, "c"), snapshot.time]),
-        lambda store: store.read(lambda snapshot: snapshot.page(Item, "by_shelf", "a")),
-        lambda store: store.read(_missing),
-    ],
-    "settings_version": [lambda store: store.settings_version()],
-    "subscribe": [_heard],
-    "check": [lambda store: store.check()],
-    "sync": [lambda store: (store.transact(increment, durable=False), store.sync())],
-    "backup": [_backed_up],
     "months": [lambda store: store.months(Line)],
     "month_page": [_page_of_a_month],
     "drop_month": [_month_dropped],
     "other_tables": [lambda store: store.other_tables()],
-    "close": [lambda store: (store.transact(increment, durable=False), store.close())],
+    **STORE_CALLS,  # the last one closes it
 }
 
 
 def test_no_method_is_left_out() -> None:
-    declared = {name for port in (Store, MonthlyStore) for name, one in vars(port).items() if callable(one)}
-    assert {name for name in declared if not name.startswith("_")} <= {*CALLS}
+    assert methods_of(Store, MonthlyStore) <= {*CALLS}
 
 
 # ---- faults --------------------------------------------------------------------------------------------------------
@@ -181,14 +111,6 @@ MAY_BE = (StoreBusy, OutcomeUnknown, RecordNotFound)
 """The documented errors that these faults may end in: no other tells a caller to come back."""
 
 
-def outcome_of(call: Callable[[], Any]) -> BaseException | None:
-    try:
-        call()
-    except BaseException as error:
-        return error
-    return None
-
-
 def each_question(address: str, kind: str, lasting: bool, opened: Callable[[], Any], call: Callable[[Any], Any]) -> int:
     """Make the call on what is opened before the faults, once for each question that it asks; return how many."""
     for at in itertools.count(1):
@@ -221,9 +143,7 @@ def test_a_fault_at_any_question_ends_in_an_answer_or_in_an_error_that_is_docume
             if not stores or new:
                 stores.append(stack.enter_context(closing(PostgresStore(address, RECORDS, patience=IMPATIENT))))
             store = stores[-1]
-            store.transact(lambda tx: tx.find(Counter, KEY, "c") or tx.add(Counter("c")))
-            store.transact(lambda tx: tx.find(Item, KEY, "a", 1) and tx.remove(Item, "a", 1))
-            assert store.read(lambda snapshot: [snapshot.get(Counter, "c"), snapshot.time])
+            prepare(store)
             return store
 
         for name, calls in CALLS.items():

@@ -55,6 +55,27 @@ class Outline(HTMLParser):
         return "".join(self.texts)
 
 
+def test_the_failures_of_a_scorer_are_no_failures_of_another_one() -> None:
+    rows = [{"prompt": str(number), "expected": str(number)} for number in range(4)]
+
+    def judge(output: str, row: Any) -> bool:
+        if output != "1":
+            raise ValueError("no opinion")
+        return True
+
+    def model(row: Any) -> str:
+        if row["prompt"] == "3":
+            raise ValueError("lost")
+        return str(row["prompt"])
+
+    with open_platform() as platform:
+        run = platform.evaluations.run("e", model, rows, {"right": "exact_match", "judge": judge}, project="p")
+        text = platform.evaluations.report(run)._repr_html_()
+    assert "3 of 3 on right" in text
+    assert "The model failed on 1 of 4 rows. The scorer judge failed on 2 of 4 rows." in text
+    assert "rows failed" not in text
+
+
 @pytest.fixture
 def platform() -> Iterator[Platform]:
     with open_platform() as opened:
@@ -326,6 +347,32 @@ def test_a_browser_shows_the_page_as_dark_or_as_light_as_its_reader_likes(
     image = tmp_path / "page.png"
     browse(tmp_path, f"--blink-settings=preferredColorScheme={preference}", f"--screenshot={image}")
     assert (max(first_pixel(image.read_bytes())) < 64) is dark
+
+
+PRINTED = """<!DOCTYPE html><body style="margin:0"><div style="width:680px">%s</div><script>
+const cut = [...document.querySelectorAll(".wide")].filter(one => one.scrollWidth > one.clientWidth + 1);
+const over = [...document.querySelectorAll("table")].filter(one => one.getBoundingClientRect().right > 681);
+const hidden = [...document.querySelectorAll("details td")].filter(one => !one.checkVisibility());
+document.title = `cut ${cut.length}, over ${over.length}, hidden ${hidden.length}`;
+</script>"""
+"""A page as wide as A4 has room for, with the styles of print, and a look at what would be lost on paper."""
+
+
+@in_a_browser
+@pytest.mark.servers
+@pytest.mark.parametrize("compared", [False, True])
+def test_on_paper_nothing_is_cut_or_folded(
+    platform: Platform, scored_runs: Any, tmp_path: Path, compared: bool
+) -> None:
+    answers = scored_runs.questions([*[True, None, False] * 10, ValueError("no")])
+    runs = [scored_runs.add(platform, answers, "a-long-name-of-a-model" * 2) for _ in range(2)]
+    of = platform.evaluations
+    piece = (of.compare(*runs) if compared else of.report(runs[0]))._repr_html_()
+    assert ("<details>" in piece, "@media print" in piece) == (True, True)
+    for styles, wanted in ((piece.replace("@media print", "@media all"), True), (piece, False)):
+        (tmp_path / "comparison.html").write_text(PRINTED % styles)
+        found = "<title>cut 0, over 0, hidden 0</title>" in browse(tmp_path, "--dump-dom")
+        assert found is wanted, "printed" if wanted else "on a screen, where lines are folded"
 
 
 def first_pixel(png: bytes) -> bytes:

@@ -33,6 +33,18 @@ def test_a_job_s_plot_shows_the_loss_of_each_step(platform: Any) -> None:
     assert job._repr_html_().startswith("<svg ")
 
 
+def test_a_loop_s_plot_begins_before_its_first_round_and_says_why_it_stopped(platform: Any) -> None:
+    tasks = [{"prompt": "Hi", "expected": "the answer"}] * 2
+    options: dict[str, Any] = {"rounds": 2, "samples": 2, "max_tokens": 4, "stop_when": {"patience": 1}}
+    job = platform.training.loop("demo/polite", tasks, "exact_match", held_out=tasks, **options)
+    job.wait()
+    lines = {panel.label: panel.series[0].points for panel in job.plot().panels}
+    assert [place for place, _ in lines["held_out"]] == [0, 1]
+    assert [place for place, _ in lines["reward"]] == [1]
+    assert "succeeded, patience (1)" in job.plot().title
+    assert 'data-label="step">0<' in job.metrics()._repr_html_()
+
+
 def test_a_job_that_waits_has_a_plot_without_values(platform: Any) -> None:
     job = platform.training.sft("demo/polite", ROWS)
     assert "queued" in job.plot().title

@@ -6,11 +6,11 @@ NOT_CREATING = {"/input_tokens": "nothing is kept"}
 
 
 def fill(platform: Platform) -> None:
-    platform.responses.create(model="echo", input="a question of theirs")
-    platform.responses.create(model="echo", input="another one", background=True)
+    platform.compat.responses.create(model="echo", input="a question of theirs")
+    platform.compat.responses.create(model="echo", input="another one", background=True)
     platform.worker().run_until_idle()
 
 
 def clear(platform: Platform) -> None:
-    for one in [*platform.responses.list()]:
-        platform.responses.delete(one.id)
+    for one in [*platform.compat.responses.list()]:
+        platform.compat.responses.delete(one.id)

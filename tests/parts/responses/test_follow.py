@@ -33,25 +33,25 @@ class Waiting(EchoBackend):
 def test_the_text_is_streamed_before_the_answer_has_ended() -> None:
     backend = Waiting()
     with open_platform(backend=backend, settings=Settings(poll=1e-9)) as platform, platform.worker():
-        queued = platform.responses.create(model="echo", input="one two three four five", background=True)
-        with platform.responses.follow(queued.id) as events:
+        queued = platform.compat.responses.create(model="echo", input="one two three four five", background=True)
+        with platform.compat.responses.follow(queued.id) as events:
             types = []
             for event in events:
                 types.append(event.type)
                 if event.text:
-                    assert not platform.responses.get(queued.id).ended
+                    assert not platform.compat.responses.get(queued.id).ended
                     break
             before = event
         assert types[-1] == "response.output_text.delta"
         backend.go.set()
-        rest = list(platform.responses.follow(queued.id, starting_after=before.data["sequence_number"]))
-        assert before.text + "".join(event.text for event in rest) == platform.responses.get(queued.id).text
+        rest = list(platform.compat.responses.follow(queued.id, starting_after=before.data["sequence_number"]))
+        assert before.text + "".join(event.text for event in rest) == platform.compat.responses.get(queued.id).text
         assert rest[-1].type == "response.completed"
 
 
 def test_an_answer_that_begins_again_has_a_new_series_of_events() -> None:
     with open_platform(settings=Settings(poll=0.0)) as platform:
-        queued = platform.responses.create(model="echo", input="one two", background=True)
+        queued = platform.compat.responses.create(model="echo", input="one two", background=True)
 
         def lost_once(tx: Any) -> None:
             job = tx.get(Job, queued.job_id)
@@ -59,14 +59,14 @@ def test_an_answer_that_begins_again_has_a_new_series_of_events() -> None:
 
         platform._runtime.store.transact(lost_once)
         platform.worker().run_until_idle()
-        events = list(platform.responses.follow(queued.id, starting_after=5))
+        events = list(platform.compat.responses.follow(queued.id, starting_after=5))
         assert events[0].type == "response.created"
         assert events[0].data["sequence_number"] == 10**9
 
 
 def stored(platform_id: str = "resp_1", **members: Any) -> ModelResponse:
     with open_platform() as platform:
-        response = platform.responses.create(model="echo", input="a b c d e f", **members)
+        response = platform.compat.responses.create(model="echo", input="a b c d e f", **members)
     return attrs.evolve(response, job_id="j")
 
 

@@ -41,6 +41,7 @@ NO_TEXTS = {
     "RegisteredEntry": "of the host's catalogue",
     "RunSession": "what a client says of itself",
     "RunWeights": "weights",
+    "Sweep": "options of trainings, and which of them go on",
     "TrainingRun": "settings of a training",
     "WorkerRecord": "of the host's workers",
 }
@@ -84,20 +85,20 @@ def leave_texts(platform: Platform, client: Client, size: int) -> None:
     stored = {"model": "echo", "messages": asked, "store": True}
     assert client.send("POST", f"{INFERENCE}/chat/completions", stored).status == 200
     assert client.send("POST", f"{INFERENCE}/responses", {"model": "echo", "input": text}, headers=once).status == 200
-    platform.responses.create(model="echo", input=text, background=True)
-    call = platform.traces.calls.start("answer", {"question": text})
-    platform.traces.calls.end(call.id, text)
-    platform.traces.tables.create([{"row": text}])
-    platform.traces.tables.put_file("theirs.txt", text.encode())
-    platform.traces.feedback.add(call.id, "note", {"text": text[:900]})
+    platform.compat.responses.create(model="echo", input=text, background=True)
+    call = platform.compat.traces.calls.start("answer", {"question": text})
+    platform.compat.traces.calls.end(call.id, text)
+    platform.compat.traces.tables.create([{"row": text}])
+    platform.compat.traces.tables.put_file("theirs.txt", text.encode())
+    platform.compat.traces.feedback.add(call.id, "note", {"text": text[:900]})
     line = {
         "custom_id": "1",
         "method": "POST",
         "url": "/v1/chat/completions",
         "body": {"model": "echo", "messages": asked},
     }
-    file = platform.files.create("asked.jsonl", json.dumps(line).encode(), purpose="batch")
-    platform.batches.create(file.id, endpoint="/v1/chat/completions")
+    file = platform.compat.files.create("asked.jsonl", json.dumps(line).encode(), purpose="batch")
+    platform.compat.batches.create(file.id, endpoint="/v1/chat/completions")
     model = platform.models.create("bot", base_model="tabular-mini")
     example = {"messages": [*asked, {"role": "assistant", "content": "yes"}]}
     platform.training.upload("theirs", [example])
@@ -230,11 +231,11 @@ def test_texts_go_by_entity_and_project_on_every_store(store: Store, tmp_path: P
 
 
 def test_a_response_that_still_runs_stays(opened: Platform) -> None:
-    waiting = opened.responses.create(model="echo", input="in a while", background=True)
+    waiting = opened.compat.responses.create(model="echo", input="in a while", background=True)
     opened.clock.advance(days=2)  # type: ignore[attr-defined]
     assert opened.keep_texts(1).records == 0
     opened.worker().run_until_idle()
-    assert opened.responses.get(waiting.id).ended
+    assert opened.compat.responses.get(waiting.id).ended
     assert opened.keep_texts(1).records == 1
     assert _all(opened, next(record for record in RECORDS if record.cls is ModelResponse)) == []
 
@@ -248,13 +249,13 @@ def test_a_single_deletion_leaves_the_log_with_the_next_sync(
     body = {"model": "echo", "messages": [{"role": "user", "content": text}], "store": True}
     answer = client.send("POST", f"{INFERENCE}/chat/completions", body).json
     response = client.send("POST", f"{INFERENCE}/responses", {"model": "echo", "input": text}).json
-    call = view.traces.calls.start("answer", {"question": text})
-    file = view.files.create("theirs.txt", text.encode(), purpose="user_data")
+    call = view.compat.traces.calls.start("answer", {"question": text})
+    file = view.compat.files.create("theirs.txt", text.encode(), purpose="user_data")
     assert places_with(MARK, yard.parent)
     assert client.send("DELETE", f"{INFERENCE}/chat/completions/{answer['id']}").json["deleted"]
     assert client.send("DELETE", f"{INFERENCE}/responses/{response['id']}").json["deleted"]
     assert client.send("DELETE", f"{INFERENCE}/files/{file.id}").json["deleted"]
-    view.traces.calls.delete([call.id])
+    view.compat.traces.calls.delete([call.id])
     opened.sync()
     assert places_with(MARK, yard.parent) == []
 

@@ -49,7 +49,8 @@ def test_each_text_is_one_piece_of_the_stream_with_the_tokens_that_its_words_are
 
 
 def test_a_string_and_two_calls_in_one_answer() -> None:
-    generated = fold_choice(0, deltas(say("One moment.", call("look_up", order=17, deep=None), call("weigh"))), False)
+    answer = say("One moment.", call("look_up", order=17, deep=None), call("weigh"))
+    generated = fold_choice(0, deltas(answer, tools=(Tool("look_up"), Tool("weigh"))), False)
     assert generated.message.text == "One moment."
     assert [(one.name, json.loads(one.arguments)) for one in generated.message.tool_calls] == [
         ("look_up", {"order": 17, "deep": None}),
@@ -61,7 +62,8 @@ def test_a_string_and_two_calls_in_one_answer() -> None:
 
 def test_the_same_conversation_gets_the_same_call_ids_and_a_longer_one_others() -> None:
     longer = (Message(Role.USER, "hi"), Message(Role.ASSISTANT, "yes?"), Message(Role.USER, "hi"))
-    first, again, later = (deltas(call("f"), **fields)[0].tool_call for fields in ({}, {}, {"messages": longer}))
+    asked: list[dict[str, Any]] = [{}, {}, {"messages": longer}]
+    first, again, later = (deltas(call("f"), tools=(Tool("f"),), **fields)[0].tool_call for fields in asked)
     assert first == again
     assert first is not None
     assert later is not None

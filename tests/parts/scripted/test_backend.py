@@ -14,6 +14,7 @@ from modelyard.domain.completion import (
     Message,
     Role,
     TokenLogprob,
+    Tool,
     ToolCall,
     Usage,
 )
@@ -58,7 +59,8 @@ def test_what_a_function_raises_reaches_the_caller() -> None:
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_message_brings_its_tool_calls(streamed: bool) -> None:
     calls = (ToolCall("call_1", "add", '{"a": 1}'), ToolCall("call_2", "sub", ""))
-    generated = ask(ScriptedBackend([Message(Role.ASSISTANT, "let me see", tool_calls=calls)]), streamed=streamed)
+    script = ScriptedBackend([Message(Role.ASSISTANT, "let me see", tool_calls=calls)])
+    generated = ask(script, streamed=streamed, tools=(Tool("add"), Tool("sub")))
     assert generated.message == Message(Role.ASSISTANT, "let me see", tool_calls=calls)
     assert generated.finish_reason is FinishReason.TOOL_CALLS
 

@@ -1,16 +1,29 @@
 """A script's answer is held against what the request demands."""
 
+import asyncio
 import math
 from typing import Any
 
 import openai
 import pytest
+from hypothesis import given
 
+from example_counts import examples
 from modelyard import ScriptedBackend, open_platform
 from modelyard.backends import call, reasoning, say, token
-from modelyard.domain.completion import CompletionRequest, Delta, Message, Role, ToolCall, Usage
+from modelyard.domain.completion import (
+    CompletionRequest,
+    Delta,
+    FinishReason,
+    Message,
+    Role,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
 from modelyard.errors import BackendError, InvalidInput, NoAnswerPrepared
 from modelyard.testing import openai_client
+from places import MALFORMED, nested, stands_in, within
 
 SCHEMA = {
     "type": "json_schema",
@@ -22,6 +35,12 @@ STRICT = [TOOLS[0], {"type": "function", "function": {"name": "pay", "strict": T
 WRITTEN = Message(Role.ASSISTANT, tool_calls=(ToolCall("c", "pay", '{"sum": 3'),))
 PAY = {"type": "function", "function": {"name": "pay"}}
 OBJECT = {"type": "json_object"}
+
+
+def named(*pieces: str) -> list[Delta]:
+    """Stream a call with its name in pieces."""
+    calls = [Delta("", 1, tool_call=ToolCallDelta(0, None if at else "c", piece)) for at, piece in enumerate(pieces)]
+    return [*calls, Delta(finish_reason=FinishReason.TOOL_CALLS)]
 
 
 def ask(answer: Any, unchecked: bool = False, **options: Any) -> str:
@@ -47,6 +66,15 @@ def ask(answer: Any, unchecked: bool = False, **options: Any) -> str:
         (call("pay"), {"tools": STRICT, "tool_choice": "required"}, "which is strict"),
         (say(call("look_up"), call("pay", sum=0.5)), {"tools": STRICT}, "which is strict"),
         (WRITTEN, {"tools": STRICT}, "arguments of 'pay', which is strict, that are JSON"),
+        (call("refund"), {}, "is a call of 'refund', but the request offers no tools"),
+        (call("refund"), {"tools": TOOLS}, "the request offers the tools 'look_up', 'pay'"),
+        (call("pa"), {"tools": TOOLS}, "a call of 'pa', but the request offers"),
+        (say("Well.", call("pay"), call("refund")), {"tools": TOOLS}, "a call of 'refund'"),
+        (call("refund"), {"tools": STRICT}, "a call of 'refund'"),
+        (call("refund"), {"tools": TOOLS, "tool_choice": "required"}, "a call of 'refund'"),
+        (WRITTEN, {"tools": TOOLS[:1]}, "a call of 'pay'"),
+        (lambda request: call("refund"), {"tools": TOOLS}, "a call of 'refund'"),
+        (named("pa", "in"), {"tools": TOOLS}, "'pain'"),
         ("ac", {"structured_outputs": {"regex": "ab?"}}, "a text that matches 'ab[?]'"),
         ("two words", {"min_tokens": 3}, "at least 3 tokens"),
         ("two words", {"ignore_eos": True}, "ignores the end of a turn"),
@@ -71,6 +99,8 @@ def test_what_a_server_could_not_have_sent_is_refused_unless_it_is_meant(
         (call("pay", sum=3), {"tools": STRICT}),
         (call("look_up", sum="3"), {"tools": STRICT}),
         (call("pay", sum="3"), {"tools": STRICT, "max_tokens": 1}),
+        (named("pa", "y"), {"tools": TOOLS}),
+        (say("Well.", call("pay"), call("look_up")), {"tools": TOOLS}),
         ("abb", {"structured_outputs": {"regex": "ab+"}}),
         ("three words here", {"min_tokens": 3}),
         ("three words here", {"ignore_eos": True, "max_tokens": 2}),
@@ -177,3 +207,34 @@ def test_an_answer_that_breaks_off_is_passed_on_as_far_as_it_came() -> None:
         assert next(stream).text == '{"tot'
         with pytest.raises(BackendError, match="cable"):
             next(stream)
+
+
+def test_a_call_that_is_not_offered_is_refused_wherever_it_is_asked_for() -> None:
+    script = ScriptedBackend(lambda request: call("refund"))
+    with open_platform(backend=script) as platform:
+        client = openai_client(platform)
+        asked: dict[str, Any] = {
+            "model": "scripted",
+            "messages": [{"role": "user", "content": "go"}],
+            "tools": TOOLS[:1],
+        }
+        with pytest.raises(openai.BadRequestError, match="a call of 'refund'"):
+            client.chat.completions.create(**asked)
+        with pytest.raises(openai.BadRequestError, match="a call of 'refund'"):
+            client.chat.completions.create(**asked, stream=True)
+        with pytest.raises(openai.BadRequestError, match="the request offers no tools"):
+            client.responses.create(model="scripted", input="go")
+        with pytest.raises(NoAnswerPrepared, match="a call of 'refund'"):
+            asyncio.run(platform.chat.acomplete(**asked))
+
+
+@examples(40)
+@given(nested(MALFORMED))
+def test_a_malformed_schema_is_refused_where_it_stands_whatever_the_answer(wrong: dict[str, Any]) -> None:
+    schema = within(wrong)
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    with pytest.raises(InvalidInput) as refused:
+        ask("{}", response_format=form)
+    place = refused.value.problems[0].loc
+    assert place[:3] == ("response_format", "json_schema", "schema")
+    assert stands_in(schema, ".".join(map(str, place[3:]))), place

@@ -17,6 +17,7 @@ from modelyard.domain.completion import (
     ResponseFormat,
     ResponseType,
     Role,
+    Tool,
     ToolCall,
 )
 from modelyard.errors import BackendError, InvalidInput, NoAnswerPrepared, Overloaded, RateLimited
@@ -86,7 +87,7 @@ def test_a_rule_knows_which_tools_were_called_and_which_one_has_answered(rule: R
 
 def test_a_rule_for_a_question_never_answers_what_a_tool_brought() -> None:
     backend = ScriptedBackend([on("refund").answer(call("look_up")), on(tool="look_up").answer("done")])
-    assert ask(backend).finish_reason is FinishReason.TOOL_CALLS
+    assert ask(backend, tools=(Tool("look_up"),)).finish_reason is FinishReason.TOOL_CALLS
     assert ask(backend, messages=LOOKED_UP).message.text == "done"
 
 
@@ -126,7 +127,7 @@ def test_a_list_may_hold_exceptions_and_everything_else_that_a_rule_may() -> Non
     backend = ScriptedBackend([BackendError("down"), call("look_up"), say("up", " again")])
     with pytest.raises(BackendError, match="down"):
         ask(backend)
-    assert ask(backend).message.tool_calls[0].name == "look_up"
+    assert ask(backend, tools=(Tool("look_up"),)).message.tool_calls[0].name == "look_up"
     assert ask(backend).message.text == "up again"
 
 

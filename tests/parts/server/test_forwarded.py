@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
@@ -18,7 +19,9 @@ from modelyard import open_platform
 from modelyard.asgi import asgi_app, dashboard_app
 from modelyard.cli import main
 from modelyard.domain.identity import host
+from modelyard.parts.doubles.clients.server import asgi_server
 from modelyard.parts.server.forwarded import LOOPBACK, behind_proxy, check_prefix, check_proxies
+from nginx_server import nginx_server
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "run-in-production.md"
 LINK = re.compile(r'(?:href|src|action)="([^"]*)"')
@@ -35,14 +38,25 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield platform
 
 
+def location() -> str:
+    """The block of nginx's configuration in the docs."""
+    return "location " + PAGE.read_text(encoding="utf-8").split("location ")[1].split("```")[0]
+
+
 def nginx(app: Any) -> Any:
     """Do what the configuration of the docs does: take the prefix off, and send its headers."""
-    block = PAGE.read_text(encoding="utf-8").split("location ")[1].split("```")[0]
+    block = location().removeprefix("location ")
     prefix = block.split(" {")[0]
     assert re.search(r"proxy_pass http://[^/]+/;", block)
-    values = {"$host": "here", "$request_id": "abc", "$scheme": "http", "$remote_addr": "203.0.113.7", '""': ""}
+    values = {
+        "$http_host": "localhost",
+        "$request_id": "abc",
+        "$scheme": "http",
+        "$remote_addr": "203.0.113.7",
+        '""': "",
+    }
     sent = dict(re.findall(r"proxy_set_header (\S+) (\S+);", block))
-    headers = [(name.lower().encode(), values.get(value, value).encode()) for name, value in sent.items()]
+    headers = [(name.lower().encode(), values.get(value, value.strip('"')).encode()) for name, value in sent.items()]
 
     async def proxied(scope: Any, receive: Any, send: Any) -> None:
         if not scope["path"].startswith(prefix):
@@ -98,16 +112,18 @@ def with_root(app: Any, root: str) -> Any:
     return rooted
 
 
-async def walk(app: Any, prefix: str, key: str) -> dict[str, int]:
+async def walk(
+    transport: httpx.AsyncBaseTransport, prefix: str, key: str, site: str = "http://localhost"
+) -> dict[str, int]:
     """Follow every link from the first page on, and each form's address; return the pages with their statuses."""
-    transport = httpx.ASGITransport(app, client=("127.0.0.1", 1234))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
+    async with httpx.AsyncClient(transport=transport, base_url=site, timeout=60) as client:
         first = await client.get(f"{prefix}/")
         while first.is_redirect:
             first = await client.get(first.headers["location"])
         if "login" in str(first.url):
             form = {"key": key, "to": "/dashboard/"}
-            entered = await client.post(f"{prefix}/dashboard/login", data=form)
+            # browsers say only this of themselves on a site without encryption
+            entered = await client.post(f"{prefix}/dashboard/login", data=form, headers={"origin": site})
             assert entered.headers["location"] == f"{prefix}/dashboard/"
             assert f"Path={prefix}/dashboard;" in entered.headers["set-cookie"]
         waiting, seen = [f"{prefix}/dashboard/", *([] if "board" in prefix else [f"{prefix}/docs"])], dict[str, int]()
@@ -122,8 +138,9 @@ async def walk(app: Any, prefix: str, key: str) -> dict[str, int]:
                 found = [one for one in found if one not in forms]
                 assert all(one.startswith(f"{prefix}/dashboard/") for one in forms), forms
             for one in found:
-                target = urlsplit(urljoin(f"http://localhost{path}", one))
+                target = urlsplit(urljoin(f"{site}{path}", one))
                 if target.hostname == "localhost":
+                    assert site.endswith(target.netloc), (path, one)
                     assert target.path.startswith(f"{prefix}/"), (path, one)
                     link = target.path + (f"?{target.query}" if target.query else "")
                     if link not in seen and link not in waiting and len(seen) + len(waiting) < 120:
@@ -135,10 +152,50 @@ async def walk(app: Any, prefix: str, key: str) -> dict[str, int]:
 @pytest.mark.parametrize("site", SITES)
 def test_every_link_of_every_page_leads_to_a_page(platform: Any, site: str) -> None:
     prefix, make = SITES[site]
-    seen = asyncio.run(walk(make(platform), prefix, platform.keys.create("ops", host=True).secret))
+    transport = httpx.ASGITransport(make(platform), client=("127.0.0.1", 1234))
+    check_pages(asyncio.run(walk(transport, prefix, platform.keys.create("ops", host=True).secret)))
+
+
+def check_pages(seen: dict[str, int]) -> None:
     assert {path: status for path, status in seen.items() if status >= 400} == {}
     assert len(seen) > 20
     assert any(path.endswith("style.css") for path in seen)
+
+
+@pytest.mark.servers
+def test_every_link_leads_to_a_page_behind_the_nginx_of_the_docs(platform: Any, tmp_path: Path) -> None:
+    key = platform.keys.create("ops", host=True).secret
+    with (
+        asgi_server(behind_proxy(whole(platform), "", LOOPBACK), proxy_headers=False) as server,
+        nginx_server(tmp_path, location(), server.url) as site,
+    ):
+        check_pages(asyncio.run(walk(httpx.AsyncHTTPTransport(), "/ai", key, site)))
+        answer = httpx.get(f"{site}/ai/livez", headers={"x-request-id": "of-a-client"})
+        assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])
+
+
+@pytest.mark.servers
+def test_the_nginx_of_the_docs_passes_a_stream_on_as_it_comes(tmp_path: Path) -> None:
+    heard = threading.Event()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        """End only when somebody has received the beginning."""
+        if scope["type"] != "http":
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": scope["path"].encode(), "more_body": True})
+        await asyncio.to_thread(heard.wait, 60)
+        await send({"type": "http.response.body", "body": b" and the end"})
+
+    with (
+        asgi_server(behind_proxy(application, "", LOOPBACK), proxy_headers=False) as server,
+        nginx_server(tmp_path, location(), server.url) as site,
+        httpx.stream("GET", f"{site}/ai/v1/x", timeout=20) as answer,
+    ):
+        pieces = answer.iter_raw()
+        assert next(pieces) == b"/ai/v1/x"
+        heard.set()
+        assert b"".join(pieces) == b" and the end"
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_a_run_learns_and_saves(driven: Driven, undisturbed: str) -> None:
     assert [answer.result["metrics"]["grad_norm"] > 0 for answer in answers[1:6:2]] == [True] * 3
     assert answers[-1].result["path"] == f"tinker://{driven.run}/weights/end"
     assert driven.digest("end") == undisturbed
-    run = driven.platform.training_runs.get(driven.run)
+    run = driven.platform.compat.training_runs.get(driven.run)
     assert (run.applied, run.steps, run.ended) == (7, 3, "")
 
 
@@ -104,7 +104,7 @@ def test_an_adapter_that_cannot_be_is_refused_at_its_place(driven: Driven, adapt
 )
 def test_a_step_that_cannot_be_is_refused_before_its_turn(driven: Driven, params: Any, says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
-        driven.platform.training_runs.command(driven.run, 1, CommandKind.OPTIM_STEP, params)
+        driven.platform.compat.training_runs.command(driven.run, 1, CommandKind.OPTIM_STEP, params)
     assert driven.step(1)
 
 
@@ -132,7 +132,7 @@ def test_a_command_that_is_refused_leaves_no_artifact(driven: Driven) -> None:
 
 def test_what_is_wrong_fails_by_itself_and_those_after_it_have_their_turn(driven: Driven, undisturbed: str) -> None:
     driven.learn(1, "one")
-    wrong = driven.platform.training_runs.command(driven.run, 2, CommandKind.REFUSED, {"why": "of this"})
+    wrong = driven.platform.compat.training_runs.command(driven.run, 2, CommandKind.REFUSED, {"why": "of this"})
     overlong = driven.learn(3, "x" * 20000)
     driven.step(4)
     driven.learn(5, "two")
@@ -159,11 +159,11 @@ def test_a_run_that_cannot_be_opened_ends_with_a_reason(driven: Driven) -> None:
 
 
 def test_a_run_that_is_unloaded_ends_after_its_commands(driven: Driven) -> None:
-    futures = [driven.learn(1, "one"), driven.step(2), driven.platform.training_runs.unload(driven.run)]
-    assert driven.platform.training_runs.unload(driven.run) == futures[-1]
+    futures = [driven.learn(1, "one"), driven.step(2), driven.platform.compat.training_runs.unload(driven.run)]
+    assert driven.platform.compat.training_runs.unload(driven.run) == futures[-1]
     driven.work()
     assert [one.status for one in driven.answers(*futures)] == [DONE] * 3
-    assert driven.platform.training_runs.get(driven.run).ended == "it was unloaded"
+    assert driven.platform.compat.training_runs.get(driven.run).ended == "it was unloaded"
     late = driven.step(4)
     driven.work()
     assert driven.answers(late)[0].error == "the run has ended: it was unloaded"
@@ -171,9 +171,9 @@ def test_a_run_that_is_unloaded_ends_after_its_commands(driven: Driven) -> None:
 
 def test_a_session_that_finishes_ends_its_runs(driven: Driven) -> None:
     other = driven.begin(1)
-    driven.platform.training_runs.finish_session(driven.session, "success")
+    driven.platform.compat.training_runs.finish_session(driven.session, "success")
     driven.work()
-    runs = driven.platform.training_runs
+    runs = driven.platform.compat.training_runs
     assert [runs.get(run).ended for run in (f"{driven.session}:train:0", other)] == ["it was unloaded"] * 2
     with pytest.raises(InvalidInput, match="has finished"):
         driven.begin(2)
@@ -187,16 +187,16 @@ def test_the_job_of_a_run_steps_aside_and_comes_back(driven: Driven) -> None:
     driven.learn(1, "one")
     assert driven.platform.worker().run_next()
     assert not driven.platform.worker().run_next()
-    driven.platform.models.delete(driven.platform.training_runs.get(driven.run).model_id)
+    driven.platform.models.delete(driven.platform.compat.training_runs.get(driven.run).model_id)
     assert [one.status for one in driven.platform.jobs.list()] == ["cancelled"]
-    assert "deletion of its model" in driven.platform.training_runs.get(driven.run).ended
+    assert "deletion of its model" in driven.platform.compat.training_runs.get(driven.run).ended
 
 
 def test_another_entity_finds_nothing(driven: Driven) -> None:
     driven.save(1, "mine")
     driven.work()
     platform = driven.platform
-    stranger = platform.acting_as(platform.keys.authenticate(platform.keys.create("other").secret)).training_runs
+    stranger = platform.acting_as(platform.keys.authenticate(platform.keys.create("other").secret)).compat.training_runs
     path = f"tinker://{driven.run}/weights/mine"
     for call in (
         lambda: stranger.get(driven.run),

@@ -31,20 +31,22 @@ class Served:
     asking: Platform
 
     def sampler(self) -> SamplingSession:
-        runs = self.sampling.training_runs
+        runs = self.sampling.compat.training_runs
         return runs.samplers.create(runs.sessions.begin().id, 0, base_model=BASE)
 
     def promise(self, number: int = 0, sampler: SamplingSession | None = None) -> tuple[str, StartTask]:
         """Promise to sample, and go no further. Returns the future, and what would begin to sample."""
         unused: Any = None
-        flow = self.sampling.training_runs.samplers._begin_sampling(sampler or self.sampler(), number, "digest", unused)
+        flow = self.sampling.compat.training_runs.samplers._begin_sampling(
+            sampler or self.sampler(), number, "digest", unused
+        )
         effect: Any = next(flow)
         assert isinstance(effect, Transact)
         begin: Any = flow.send(self.sampling._runtime.store.transact(effect.step))
         return begin.id, begin
 
     def status(self, future: str) -> FutureStatus:
-        return self.asking.training_runs.future(future).status
+        return self.asking.compat.training_runs.future(future).status
 
     def pass_time(self, seconds: float, *platforms: Platform) -> None:
         """Let time pass, in small steps, for some of the processes."""
@@ -137,7 +139,7 @@ def test_a_process_that_is_about_to_sign_off_stays(served: Served) -> None:
     """It has found that it holds nothing, and then it makes a promise, before it removes its record."""
     unused: Any = None
     sampler = served.sampler()
-    flow = served.sampling.training_runs.samplers._begin_sampling(sampler, 0, "digest", unused)
+    flow = served.sampling.compat.training_runs.samplers._begin_sampling(sampler, 0, "digest", unused)
     effect: Any = next(flow)
     served.sampling._runtime.store.transact(effect.step)
     assert not presence_of(served.sampling._runtime)._sign_off()

@@ -66,7 +66,7 @@ def run_through(at: int, after: bool) -> tuple[bool, list[object], str, object]:
         shown = [dict(one.result) or dict(one.answer) for one in answers]
         report = platform.sweep(grace=0.0)
         assert report.missing == ()
-        return lost, shown, driven.digest("end"), platform.training_runs.get(driven.run).steps
+        return lost, shown, driven.digest("end"), platform.compat.training_runs.get(driven.run).steps
 
 
 @pytest.mark.slow

@@ -19,13 +19,13 @@ def test_a_path_is_saved_again_only_with_overwrite(driven: Driven) -> None:
     assert [one.status for one in answers] == [FutureStatus.DONE, FutureStatus.FAILED, FutureStatus.DONE]
     assert "exists already" in answers[1].error
     assert answers[0].result["path"] == answers[2].result["path"]
-    assert [one.step for one in driven.platform.training_runs.weights.of_run(driven.run)] == [2]
+    assert [one.step for one in driven.platform.compat.training_runs.weights.of_run(driven.run)] == [2]
     report = driven.platform.sweep(grace=0.0)
     assert (report.removed, report.missing) == (0, ())
 
 
 def test_a_state_with_its_optimizer_continues_as_if_nothing_had_stopped(driven: Driven) -> None:
-    runs = driven.platform.training_runs
+    runs = driven.platform.compat.training_runs
     driven.learn(1, "one")
     driven.step(2)
     driven.save(3, "half")
@@ -56,7 +56,7 @@ def test_a_state_and_its_checkpoint_share_the_adapter(driven: Driven) -> None:
     before = len(list(driven.platform._runtime.artifacts.names()))
     driven.save(1, "kept")
     driven.work()
-    runs = driven.platform.training_runs
+    runs = driven.platform.compat.training_runs
     weights = runs.weights.get(f"tinker://{driven.run}/weights/kept")
     files = driven.platform.models.checkpoint(runs.get(driven.run).model_id, weights.step).files
     assert not files.keys() & weights.state.keys()
@@ -65,7 +65,7 @@ def test_a_state_and_its_checkpoint_share_the_adapter(driven: Driven) -> None:
 
 
 def test_weights_for_a_sampler_have_no_optimizer(driven: Driven) -> None:
-    runs = driven.platform.training_runs
+    runs = driven.platform.compat.training_runs
     saved = runs.save(driven.run, 1, CommandKind.SAVE_FOR_SAMPLER, "s")
     driven.work()
     path = driven.answers(saved)[0].result["path"]
@@ -78,7 +78,7 @@ def test_weights_for_a_sampler_have_no_optimizer(driven: Driven) -> None:
 
 
 def test_weights_are_deleted_with_their_checkpoint_unless_that_is_pinned(driven: Driven) -> None:
-    runs, models = driven.platform.training_runs, driven.platform.models
+    runs, models = driven.platform.compat.training_runs, driven.platform.models
     for number, name in ((1, "a"), (2, "b")):
         driven.save(number, name)
     driven.work()
@@ -94,7 +94,7 @@ def test_weights_are_deleted_with_their_checkpoint_unless_that_is_pinned(driven:
 
 
 def test_weights_that_have_expired_are_not_there_and_go(driven: Driven) -> None:
-    runs = driven.platform.training_runs
+    runs = driven.platform.compat.training_runs
     driven.save(1, "short", ttl_seconds=60)
     driven.save(2, "long")
     driven.work()
@@ -114,7 +114,7 @@ def test_weights_that_have_expired_are_not_there_and_go(driven: Driven) -> None:
 @pytest.mark.parametrize("path", ["", "x", "tinker://a/b/c", "tinker://a/weights/", "tinker://a/weights/b/c"])
 def test_what_is_not_a_path_is_refused(driven: Driven, path: str) -> None:
     with pytest.raises(InvalidInput, match="must be the path of saved weights"):
-        driven.platform.training_runs.weights.get(path)
+        driven.platform.compat.training_runs.weights.get(path)
 
 
 def test_all_of_an_entity_is_erased(driven: Driven) -> None:
@@ -123,5 +123,5 @@ def test_all_of_an_entity_is_erased(driven: Driven) -> None:
     driven.save(3, "a")
     driven.work()
     driven.platform.delete_entity("local")
-    assert driven.platform.training_runs.list(0, 10).total == 0
+    assert driven.platform.compat.training_runs.list(0, 10).total == 0
     assert [*driven.platform._runtime.artifacts.names()] == []

@@ -39,7 +39,7 @@ class Watched(Driven):
             self.worker.look()
 
     def stage(self) -> SessionStage:
-        return self.platform.training_runs.sessions.get(self.session).session.stage
+        return self.platform.compat.training_runs.sessions.get(self.session).session.stage
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def watched() -> Iterator[Watched]:
 
 
 def job_of(watched: Watched) -> JobStatus:
-    runs = watched.platform.training_runs
+    runs = watched.platform.compat.training_runs
     return watched.platform.jobs.get(runs.get(watched.run).job_id).status
 
 
@@ -64,7 +64,7 @@ def test_a_silent_session_ends_with_its_runs_and_keeps_what_they_saved(watched: 
     assert watched.stage() is SessionStage.OPEN
     watched.later(200)
     assert watched.stage() is SessionStage.ENDED
-    runs = watched.platform.training_runs
+    runs = watched.platform.compat.training_runs
     why = "cancelled by the end of its session: nothing was heard of the client"
     assert [runs.get(run).ended for run in (other, f"{watched.session}:train:0")] == [why, why]
     assert job_of(watched) is JobStatus.CANCELLED
@@ -81,7 +81,7 @@ def test_a_client_that_comes_back_too_late_hears_why(watched: Watched) -> None:
     course(watched)
     watched.work()
     watched.later(IDLE + 1)
-    runs = watched.platform.training_runs
+    runs = watched.platform.compat.training_runs
     stored = len(list(watched.platform._runtime.artifacts.names()))
     [answer] = watched.answers(watched.learn(8, "late" * 20_000))
     assert (answer.status, answer.error) == (
@@ -98,7 +98,7 @@ def test_a_client_that_comes_back_too_late_hears_why(watched: Watched) -> None:
 def test_a_session_stays_whose_client_is_there(watched: Watched) -> None:
     watched.work()
     for _ in range(4):
-        watched.platform.training_runs.sessions.beat(watched.session)
+        watched.platform.compat.training_runs.sessions.beat(watched.session)
         watched.later(IDLE / 2)
     assert watched.stage() is SessionStage.OPEN
 
@@ -123,13 +123,13 @@ def test_a_session_stays_while_a_command_waits_for_a_worker(watched: Watched) ->
 
 def test_a_run_ends_whose_log_has_a_hole(watched: Watched) -> None:
     watched.learn(2, "after what never came")
-    watched.platform.training_runs.finish_session(watched.session, "errored")
+    watched.platform.compat.training_runs.finish_session(watched.session, "errored")
     watched.work()
-    assert watched.platform.training_runs.get(watched.run).ended == ""
+    assert watched.platform.compat.training_runs.get(watched.run).ended == ""
     watched.later(IDLE / 2)
-    watched.platform.training_runs.sessions.beat(watched.session)  # of a client that does not know yet
+    watched.platform.compat.training_runs.sessions.beat(watched.session)  # of a client that does not know yet
     watched.later(IDLE / 2)
-    session = watched.platform.training_runs.sessions.get(watched.session).session
+    session = watched.platform.compat.training_runs.sessions.get(watched.session).session
     assert (session.stage, session.finished) == (SessionStage.ENDED, "errored")
     assert job_of(watched) is JobStatus.CANCELLED
 
@@ -144,7 +144,7 @@ def test_what_was_asleep_itself_gives_clients_time(watched: Watched) -> None:
     watched.clock.advance(60.0)
     watched.worker.look()
     assert watched.stage() is SessionStage.OPEN
-    watched.platform.training_runs.sessions.beat(watched.session)
+    watched.platform.compat.training_runs.sessions.beat(watched.session)
     watched.later(IDLE / 2)
     assert watched.stage() is SessionStage.OPEN
 
@@ -152,7 +152,7 @@ def test_what_was_asleep_itself_gives_clients_time(watched: Watched) -> None:
 @pytest.mark.slow
 def test_answers_of_an_ended_session_are_kept_for_a_day(watched: Watched) -> None:
     body = forward_backward(watched.run, 1, rows_of("long") * 2000)
-    command = watched.platform.training_runs.command
+    command = watched.platform.compat.training_runs.command
     futures = [command(watched.run, 1, CommandKind.FORWARD_BACKWARD, {}, body), watched.learn(2, "one")]
     watched.work()
     artifacts = watched.platform._runtime.artifacts
@@ -163,11 +163,11 @@ def test_answers_of_an_ended_session_are_kept_for_a_day(watched: Watched) -> Non
     assert watched.stage() is SessionStage.CLEARED
     assert {answer.status for answer in watched.answers(*futures)} == {FutureStatus.LOST}
     assert not list(artifacts.names())
-    assert watched.platform.training_runs.unload(watched.run)
+    assert watched.platform.compat.training_runs.unload(watched.run)
 
 
 def test_samplers_of_an_ended_session_are_kept_for_a_day(watched: Watched) -> None:
-    runs = watched.platform.training_runs
+    runs = watched.platform.compat.training_runs
     samplers = [runs.samplers.create(watched.session, number, base_model="tabular-mini").id for number in range(101)]
     watched.later(IDLE + 1)
     other = runs.samplers.create(runs.sessions.begin().id, 0, base_model="tabular-mini").id
@@ -207,16 +207,16 @@ def test_what_is_interrupted_is_finished_the_next_time(transactions: int) -> Non
             tidy_sessions(platform._runtime)
         store.left = inf
         assert watched.stage() is SessionStage.OPEN
-        assert sum(platform.training_runs.get(one).ended != "" for one in ids) == max(0, transactions - 1)
+        assert sum(platform.compat.training_runs.get(one).ended != "" for one in ids) == max(0, transactions - 1)
         tidy_sessions(platform._runtime)
         assert watched.stage() is SessionStage.ENDED
-        assert all(platform.training_runs.get(one).ended for one in ids)
+        assert all(platform.compat.training_runs.get(one).ended for one in ids)
 
 
 def test_commands_are_refused_by_the_same_error_however_often(watched: Watched) -> None:
     watched.work()
     watched.later(IDLE + 1)
-    command = watched.platform.training_runs.command
+    command = watched.platform.compat.training_runs.command
     ids = {command(watched.run, 1, CommandKind.OPTIM_STEP, {"learning_rate": 1e-3}) for _ in range(3)}
     assert ids == {f"{watched.run}:1"}
 

@@ -76,12 +76,12 @@ def test_the_folder_is_the_tokenizer_of_tabular_models() -> None:
 @pytest.mark.parametrize(("model", "folder"), [("tabular-mini", str(FOLDER)), ("echo", None), ("nothing", None)])
 def test_a_run_names_the_folder_of_its_base_model(model: str, folder: str | None) -> None:
     with open_platform() as platform:
-        assert platform.training_runs.tokenizer_of(model) == folder
+        assert platform.compat.training_runs.tokenizer_of(model) == folder
 
 
 def test_so_does_one_behind_a_router() -> None:
     with open_platform(backend=Router([EchoBackend(["echo"]), TabularBackend(["small"])])) as platform:
-        found = [platform.training_runs.tokenizer_of(model) for model in ("small", "echo", "tabular-mini")]
+        found = [platform.compat.training_runs.tokenizer_of(model) for model in ("small", "echo", "tabular-mini")]
     assert found == [str(FOLDER), None, None]
 
 

@@ -30,7 +30,7 @@ def test_a_run_on_a_network_survives_its_workers(nursery: Nursery, tmp_path: Pat
         platform.add_base_model(micro(), id="network")
         driven = Driven(platform, base="network")
         run = driven.begin()
-        futures = [*course(driven, TEXTS), platform.training_runs.unload(run)]
+        futures = [*course(driven, TEXTS), platform.compat.training_runs.unload(run)]
     digests = set()
     for moment in ("", *MOMENTS):
         path = tmp_path / (moment or "undisturbed") / "yard.db"

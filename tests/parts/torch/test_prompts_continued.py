@@ -39,8 +39,8 @@ def reference(folder: Path, ids: list[int]) -> list[float]:
 def test_the_tokens_of_a_chat_are_answered_as_the_chat_is(platform: Platform) -> None:
     asked: Any = {"model": "tiny", "seed": 3, "max_tokens": 6, "return_token_ids": True, "n": 2}
     chat = platform.chat.complete(messages=CHAT, **asked)
-    prompt = platform.completions.tokenize(model="tiny", messages=CHAT)
-    same = platform.completions.complete(prompt=prompt, **asked)
+    prompt = platform.compat.completions.tokenize(model="tiny", messages=CHAT)
+    same = platform.compat.completions.complete(prompt=prompt, **asked)
     assert prompt == chat.choices[0].prompt_token_ids
     assert [choice.token_ids for choice in same.choices] == [choice.token_ids for choice in chat.choices]
     assert same.usage == chat.usage
@@ -54,7 +54,7 @@ def test_a_prompt_has_the_log_probabilities_of_transformers(
     ids = [72, 73, 74, 2, 75, 200, 72, 73, 74]
     asked: Any = {"model": "tiny", "max_tokens": 0, "prompt_logprobs": 3}
     for prompt in (ids, ids[:5], ids):  # what is read of one would be copied by the next
-        (choice,) = platform.completions.complete(prompt=prompt, **asked).choices
+        (choice,) = platform.compat.completions.complete(prompt=prompt, **asked).choices
         scored = choice.prompt_logprobs
         assert [entry.id for entry in scored] == prompt[1:]
         assert [entry.logprob for entry in scored] == pytest.approx(reference(folder, prompt), abs=1e-4)
@@ -90,13 +90,13 @@ def test_prompts_that_are_scored_share_a_pass_with_others_and_survive_a_failed_o
 
 def test_text_is_read_by_the_models_tokenizer(platform: Platform) -> None:
     text = "hello <|im_end|> é"
-    ids = platform.completions.tokenize(model="tiny", prompt=text)
+    ids = platform.compat.completions.tokenize(model="tiny", prompt=text)
     assert 2 in ids  # in a prompt, unlike in a message, the name of a special token is the token
-    assert platform.completions.detokenize(model="tiny", tokens=ids) == text
+    assert platform.compat.completions.detokenize(model="tiny", tokens=ids) == text
     by_text, by_ids = (
-        platform.completions.complete(model="tiny", prompt=prompt, seed=1, max_tokens=3, return_token_ids=True)
+        platform.compat.completions.complete(model="tiny", prompt=prompt, seed=1, max_tokens=3, return_token_ids=True)
         for prompt in (text, ids)
     )
     assert by_text.choices[0].token_ids == by_ids.choices[0].token_ids
     with pytest.raises(InvalidInput, match="259 is not a token id"):
-        platform.completions.complete(model="tiny", prompt=[1, 259])
+        platform.compat.completions.complete(model="tiny", prompt=[1, 259])

@@ -104,7 +104,7 @@ def test_an_answer_to_a_prompt_that_opens_the_reasoning_begins_with_it(folder: P
         assert answer.usage.reasoning_tokens == answer.usage.completion_tokens == 5
         assert "reasoning" in platform.catalogue.get("r1").supported_features
         schema = {"type": "json_object"}
-        assert platform.completions.complete(model="r1", prompt="hello", max_tokens=5, seed=1).text
+        assert platform.compat.completions.complete(model="r1", prompt="hello", max_tokens=5, seed=1).text
         pytest.importorskip("llguidance")
         forced = platform.chat.complete(model="r1", messages="hi", max_tokens=20, seed=1, response_format=schema)
         assert forced.text.startswith("{")

@@ -4,7 +4,7 @@ from modelyard import Platform
 
 
 def fill(platform: Platform) -> None:
-    traces = platform.traces
+    traces = platform.compat.traces
     call = traces.calls.start("answer", {"question": "a question of theirs"})
     traces.calls.end(call.id, "4")
     traces.tables.create([{"row": "of a table of theirs"}])

@@ -35,8 +35,8 @@ def platform(clock: ManualClock) -> Iterator[Platform]:
 @pytest.fixture(autouse=True)
 def nothing_left(platform: Platform) -> Iterator[None]:
     yield
-    platform.traces.calls.delete([call.id for call in platform.traces.calls.list()])
-    assert list(platform.traces.feedback.list()) == []
+    platform.compat.traces.calls.delete([call.id for call in platform.compat.traces.calls.list()])
+    assert list(platform.compat.traces.feedback.list()) == []
 
 
 def call(number: int, **more: object) -> TracedCall:
@@ -50,7 +50,7 @@ def ids(found: Iterator[TracedCall]) -> list[str]:
 
 
 def test_a_call_is_what_its_start_and_its_end_were(platform: Platform, clock: ManualClock) -> None:
-    calls = platform.traces.calls
+    calls = platform.compat.traces.calls
     outer = calls.start("answer", {"text": "hi"}, attributes={"a": [1]})
     inner = calls.start("look up", parent=outer)
     assert (inner.trace_id, inner.parent_id, outer.status) == (outer.id, outer.id, "running")
@@ -91,9 +91,9 @@ def test_a_batch_is_what_its_items_are_one_by_one(
 ) -> None:
     def calls_after(project: str, *batches: list[TracedCall | CallEnd]) -> list[TracedCall]:
         for some in batches:
-            platform.traces.calls.record(some, project=project)
-        found = [*platform.traces.calls.list(project=project)]
-        platform.traces.calls.delete([one.id for one in found], project=project)
+            platform.compat.traces.calls.record(some, project=project)
+        found = [*platform.compat.traces.calls.list(project=project)]
+        platform.compat.traces.calls.delete([one.id for one in found], project=project)
         return [attrs.evolve(one, project="") for one in found]
 
     assert calls_after("together", before, batch) == calls_after("apart", before, *([one] for one in batch))
@@ -104,8 +104,8 @@ def test_starts_and_ends_may_come_again_and_in_any_order(platform: Platform, ord
     start = call(0, inputs={"a": 1}, display_name="named")
     end = CallEnd("c0", START + timedelta(seconds=3), "done", summary={"n": 1})
     for at in order:
-        platform.traces.calls.record([(start, end)[at]])
-    found = platform.traces.calls.get("c0")
+        platform.compat.traces.calls.record([(start, end)[at]])
+    found = platform.compat.traces.calls.get("c0")
     assert (found.op_name, found.inputs, found.output, found.summary) == (
         "answer",
         {"a": 1},
@@ -117,7 +117,7 @@ def test_starts_and_ends_may_come_again_and_in_any_order(platform: Platform, ord
 
 def test_a_query_finds_by_index_and_by_condition(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_query, "BATCH", 3)
-    calls, version = platform.traces.calls, "weave:///local/default/op/look:v1"
+    calls, version = platform.compat.traces.calls, "weave:///local/default/op/look:v1"
     batch = [
         call(at, op_name=version if at % 2 else "answer", parent_id="c0" if at in (3, 4) else None, inputs={"n": -at})
         for at in range(8)
@@ -149,7 +149,7 @@ def test_a_query_finds_by_index_and_by_condition(platform: Platform, monkeypatch
 
 
 def test_the_next_part_of_a_query_begins_where_the_last_one_ended(platform: Platform) -> None:
-    calls = platform.traces.calls
+    calls = platform.compat.traces.calls
     calls.record([call(at) for at in range(10)])
     parts = [ids(calls.query(CallQuery(limit=4, offset=at, name="all"))) for at in (0, 4)]
     calls.record([call(-1)])  # what comes in between shifts nothing
@@ -166,7 +166,7 @@ def test_the_next_part_of_a_query_begins_where_the_last_one_ended(platform: Plat
 
 
 def test_a_place_is_forgotten_with_a_call_and_with_time(platform: Platform, clock: ManualClock) -> None:
-    calls, query = platform.traces.calls, CallQuery(limit=3, name="all")
+    calls, query = platform.compat.traces.calls, CallQuery(limit=3, name="all")
     calls.record([call(at) for at in range(3)])
     assert ids(calls.query(query)) == ["c0", "c1", "c2"]
     calls.delete(["c0", "c1", "c2"])
@@ -180,7 +180,7 @@ def test_a_place_is_forgotten_with_a_call_and_with_time(platform: Platform, cloc
 
 
 def test_a_deleted_call_takes_what_it_made_and_the_feedback_along(platform: Platform) -> None:
-    calls, traces = platform.traces.calls, platform.traces
+    calls, traces = platform.compat.traces.calls, platform.compat.traces
     calls.record(
         [call(0), call(1, parent_id="c0"), call(2, parent_id="c1"), call(3, parent_id="c4"), call(4, parent_id="c3")]
     )
@@ -192,7 +192,7 @@ def test_a_deleted_call_takes_what_it_made_and_the_feedback_along(platform: Plat
 
 
 def test_feedback_is_on_a_reference_and_stored_once(platform: Platform) -> None:
-    calls, feedback = platform.traces.calls, platform.traces.feedback
+    calls, feedback = platform.compat.traces.calls, platform.compat.traces.feedback
     one, other = calls.start("a"), calls.start("b")
     first = feedback.add(one.ref, "thumbs", {"up": True}, creator="ann")
     second = feedback.add(other.ref, "note", {"note": "long"})
@@ -207,7 +207,7 @@ def test_feedback_is_on_a_reference_and_stored_once(platform: Platform) -> None:
 def test_a_traced_completion_leads_to_its_ledger_row_and_checkpoint(platform: Platform) -> None:
     model = platform.models.create("tuned", base_model="tabular-mini")
     answer = platform.chat.complete(model=model, messages="hi", max_tokens=3)
-    calls = platform.traces.calls
+    calls = platform.compat.traces.calls
     begun = calls.start("chat")
     calls.end(begun.id, {"id": answer.id, "object": "chat.completion", "choices": []})
     found = calls.lineage(begun.id)
@@ -218,42 +218,42 @@ def test_a_traced_completion_leads_to_its_ledger_row_and_checkpoint(platform: Pl
     assert calls.of_completion(answer.id) == [calls.get(begun.id)]
     assert calls.lineage(calls.start("other").id).completion is None
     view = platform.acting_as(platform.keys.create("acme").key.principal())
-    theirs = view.traces.calls.start("chat")
-    view.traces.calls.end(theirs.id, {"id": answer.id, "object": "chat.completion"})
-    assert view.traces.calls.lineage(theirs.id).completion is None  # it is another entity's
+    theirs = view.compat.traces.calls.start("chat")
+    view.compat.traces.calls.end(theirs.id, {"id": answer.id, "object": "chat.completion"})
+    assert view.compat.traces.calls.lineage(theirs.id).completion is None  # it is another entity's
     platform.delete_entity("acme")
 
 
 def test_an_entity_sees_its_own_only_and_leaves_nothing(platform: Platform) -> None:
     view = platform.acting_as(platform.keys.create("acme").key.principal())
-    own = platform.traces.calls.start("a")
-    view.traces.calls.record([attrs.evolve(own, op_name="theirs")])  # the same id, in a project of their own
-    view.traces.feedback.add("weave:///acme/default/call/x", "thumbs")
-    view.traces.objects.publish("prompt", "text")
-    table = view.traces.tables.create([{"a": 1}])
-    view.traces.tables.put_file("a.py", b"x = 1")
-    assert platform.traces.calls.get(own.id).op_name == "a"
+    own = platform.compat.traces.calls.start("a")
+    view.compat.traces.calls.record([attrs.evolve(own, op_name="theirs")])  # the same id, in a project of their own
+    view.compat.traces.feedback.add("weave:///acme/default/call/x", "thumbs")
+    view.compat.traces.objects.publish("prompt", "text")
+    table = view.compat.traces.tables.create([{"a": 1}])
+    view.compat.traces.tables.put_file("a.py", b"x = 1")
+    assert platform.compat.traces.calls.get(own.id).op_name == "a"
     for step in (
-        lambda: view.traces.calls.get(own.id, entity="local"),
-        lambda: view.traces.feedback.add(own.ref, "thumbs"),
-        lambda: view.traces.tables.get(table.digest, entity="local"),
-        lambda: view.traces.keep(0),
+        lambda: view.compat.traces.calls.get(own.id, entity="local"),
+        lambda: view.compat.traces.feedback.add(own.ref, "thumbs"),
+        lambda: view.compat.traces.tables.get(table.digest, entity="local"),
+        lambda: view.compat.traces.keep(0),
     ):
         with pytest.raises(Forbidden):
             step()
     with pytest.raises(NotFound):
-        platform.traces.tables.get(table.digest)
+        platform.compat.traces.tables.get(table.digest)
     assert platform.delete_entity("acme") >= 7
     assert list(platform._runtime.artifacts.names()) == []
 
 
 def test_old_calls_are_removed_with_their_feedback(platform: Platform, clock: ManualClock) -> None:
-    platform.traces.calls.record([call(at - 10 * 86400) for at in range(150)])
-    platform.traces.feedback.add("weave:///local/default/call/c-864000", "thumbs")
+    platform.compat.traces.calls.record([call(at - 10 * 86400) for at in range(150)])
+    platform.compat.traces.feedback.add("weave:///local/default/call/c-864000", "thumbs")
     new = TracedCall("", "", "new", "t", "a", clock.now())
-    platform.traces.calls.record([new])
-    assert platform.traces.keep(9) == 150
-    assert (ids(platform.traces.calls.query()), platform.traces.keep(9)) == (["new"], 0)
+    platform.compat.traces.calls.record([new])
+    assert platform.compat.traces.keep(9) == 150
+    assert (ids(platform.compat.traces.calls.query()), platform.compat.traces.keep(9)) == (["new"], 0)
 
 
 def test_what_no_store_can_keep_is_refused_by_its_place(platform: Platform) -> None:
@@ -263,14 +263,16 @@ def test_what_no_store_can_keep_is_refused_by_its_place(platform: Platform) -> N
         ({"parent_id": "x" * 129}, 0),
     ):
         with pytest.raises(InvalidInput) as caught:
-            platform.traces.calls.record([call(0, **wrong)])
+            platform.compat.traces.calls.record([call(0, **wrong)])
         assert caught.value.problems[0].loc[0] == place
     with pytest.raises(InvalidInput):
-        platform.traces.feedback.record([Feedback("local", "default", "x", "r", "t", START, {"a": float("inf")})])
+        platform.compat.traces.feedback.record(
+            [Feedback("local", "default", "x", "r", "t", START, {"a": float("inf")})]
+        )
 
 
 def test_tables_and_files_are_named_by_their_content(platform: Platform) -> None:
-    tables = platform.traces.tables
+    tables = platform.compat.traces.tables
     rows = [{"n": at % 300} for at in range(700)]
     made = tables.create(rows)
     assert tables.create(rows) == made
@@ -299,7 +301,7 @@ def test_tables_and_files_are_named_by_their_content(platform: Platform) -> None
 
 
 def test_objects_have_versions_and_references_lead_into_them(platform: Platform) -> None:
-    objects, tables = platform.traces.objects, platform.traces.tables
+    objects, tables = platform.compat.traces.objects, platform.compat.traces.tables
     table = tables.create([{"q": "a"}, {"q": "b"}])
     ref = f"weave:///local/default/table/{table.digest}"
     value = {"name": "quiz", "rows": ref, "parts": [1, {"deep": True}]}
@@ -313,7 +315,7 @@ def test_objects_have_versions_and_references_lead_into_them(platform: Platform)
     assert objects.read(f"{root}:v0/attr/parts/index/1/key/deep") is True
     assert objects.read(f"{root}:v0/attr/rows/index/1/key/q") == "b"
     assert objects.read(f"{root}:v0/attr/rows/id/{next(tables.digests(table.digest))}") == {"q": "a"}
-    begun = platform.traces.calls.start("a", {"x": 5})
+    begun = platform.compat.traces.calls.start("a", {"x": 5})
     assert objects.read(f"{begun.ref}/attr/inputs/key/x") == 5
     assert [one.index for one in objects.list(["Quiz"])] == [0, 1]
     assert objects.delete("Quiz", ["v0"]) == 1
@@ -333,9 +335,9 @@ def test_objects_have_versions_and_references_lead_into_them(platform: Platform)
 def test_a_dataset_of_an_evaluation_is_found_as_an_object(platform: Platform) -> None:
     rows = [{"prompt": "a"}, {"prompt": "b"}]
     made = platform.evaluations.objects.publish("dataset", "asked", {}, rows)
-    found = platform.traces.objects.read(str(made.ref))
+    found = platform.compat.traces.objects.read(str(made.ref))
     assert (found["_type"], found["name"]) == ("Dataset", "asked")
     table = found["rows"].rpartition("/")[2]
-    assert [row.value for row in platform.traces.tables.rows(table)] == rows
-    assert platform.traces.objects.read(f"{made.ref}/attr/rows/index/1") == rows[1]
+    assert [row.value for row in platform.compat.traces.tables.rows(table)] == rows
+    assert platform.compat.traces.objects.read(f"{made.ref}/attr/rows/index/1") == rows[1]
     platform.evaluations.objects.delete("dataset", "asked")

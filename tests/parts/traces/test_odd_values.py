@@ -19,30 +19,30 @@ def opened() -> Iterator[Platform]:
 
 
 def started(platform: Platform, value: Any) -> Any:
-    call = platform.traces.calls.start("op", {"v": value}, attributes={"v": value}, project="d")
+    call = platform.compat.traces.calls.start("op", {"v": value}, attributes={"v": value}, project="d")
     assert plain(call.attributes) == plain(call.inputs)
     assert is_data(call.inputs)
-    return platform.traces.calls.get(call.id, project="d").inputs["v"]
+    return platform.compat.traces.calls.get(call.id, project="d").inputs["v"]
 
 
 def ended(platform: Platform, value: Any) -> Any:
-    call = platform.traces.calls.start("op", project="d")
-    found = platform.traces.calls.end(call.id, [value], summary={"v": value}, project="d")
+    call = platform.compat.traces.calls.start("op", project="d")
+    found = platform.compat.traces.calls.end(call.id, [value], summary={"v": value}, project="d")
     assert plain(found.summary["v"]) == plain(found.output["value"][0])
     return found.output["value"][0]
 
 
 def feedback(platform: Platform, value: Any) -> Any:
-    return platform.traces.feedback.add("weave:///local/d/call/x", "t", {"v": value}).payload["v"]
+    return platform.compat.traces.feedback.add("weave:///local/d/call/x", "t", {"v": value}).payload["v"]
 
 
 def an_object(platform: Platform, value: Any) -> Any:
-    return platform.traces.objects.publish("o", [value], project="d").content["value"][0]
+    return platform.compat.traces.objects.publish("o", [value], project="d").content["value"][0]
 
 
 def a_table(platform: Platform, value: Any) -> Any:
-    table = platform.traces.tables.create([value], project="d")
-    (row,) = platform.traces.tables.rows(table.digest, project="d")
+    table = platform.compat.traces.tables.create([value], project="d")
+    (row,) = platform.compat.traces.tables.rows(table.digest, project="d")
     return row.value
 
 

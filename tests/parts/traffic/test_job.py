@@ -29,7 +29,7 @@ def ask(platform: Platform, *words: str, model: str = "echo") -> list[str]:
 
 def answers(platform: Platform, url: str) -> list[str]:
     *_, entity, project, name = url.split("/")
-    dataset = platform.uploads.find(name, project=project, entity=entity)
+    dataset = platform.compat.uploads.find(name, project=project, entity=entity)
     assert dataset is not None
     with platform._runtime.artifacts.open(dataset.artifact) as file:
         return [row.messages[-1].text for row in read_dataset(file)]
@@ -37,9 +37,9 @@ def answers(platform: Platform, url: str) -> list[str]:
 
 def test_a_job_collects_what_collecting_here_does(platform: Platform) -> None:
     ids = ask(platform, "one", "two", "two 1234", "four")
-    platform.responses.create(model="echo", input="response")
+    platform.compat.responses.create(model="echo", input="response")
     for id, up in zip(ids, (True, True, True, False), strict=True):
-        platform.traces.feedback.add(id, "thumbs", {"up": up})
+        platform.compat.traces.feedback.add(id, "thumbs", {"up": up})
     chosen: dict[str, Any] = {
         "score": "up",
         "at_least": 1,
@@ -114,10 +114,10 @@ def test_a_judge_is_asked_once_for_each_answer(monkeypatch: pytest.MonkeyPatch) 
     with open_platform(backend=ScriptedBackend(judge, models=["m", "n"])) as platform:
         words = [f"good {number}" if number % 3 else f"bad {number}" for number in range(40)]
         for one in words:
-            platform.traces.calls.start("x")
-            call = platform.traces.calls.start("ask", {"messages": [{"role": "user", "content": "q"}]})
+            platform.compat.traces.calls.start("x")
+            call = platform.compat.traces.calls.start("ask", {"messages": [{"role": "user", "content": "q"}]})
             choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": one}}
-            platform.traces.calls.end(call.id, {"id": one, "object": "chat.completion", "choices": [choice]})
+            platform.compat.traces.calls.end(call.id, {"id": one, "object": "chat.completion", "choices": [choice]})
         found = platform.traffic.submit("judged", score=JUDGE, at_least=1).result()
         assert answers(platform, found.url) == [one for one in reversed(words) if "good" in one]
         assert sorted(asked) == sorted(words)
@@ -133,10 +133,10 @@ def test_a_judge_that_fails_for_now_is_asked_again(platform: Platform) -> None:
         return "yes"
 
     with open_platform(backend=ScriptedBackend(judge, models=["m"]), clock=ManualClock()) as scripted:
-        scripted.responses.list()
-        call = scripted.traces.calls.start("ask", {"messages": [{"role": "user", "content": "q"}]})
+        scripted.compat.responses.list()
+        call = scripted.compat.traces.calls.start("ask", {"messages": [{"role": "user", "content": "q"}]})
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "a"}}
-        scripted.traces.calls.end(call.id, {"id": "x", "object": "chat.completion", "choices": [choice]})
+        scripted.compat.traces.calls.end(call.id, {"id": "x", "object": "chat.completion", "choices": [choice]})
         assert scripted.traffic.submit("judged", score=JUDGE, at_least=1).result().train is not None
 
 
@@ -173,10 +173,10 @@ def test_pairs_are_trained_on_by_dpo(platform: Platform) -> None:
     platform.models.create("bot", project="p", base_model="tabular-mini")
     refs = []
     for answer in ("good", "bad"):
-        call = platform.traces.calls.start("ask", {"messages": [{"role": "user", "content": "q"}]})
+        call = platform.compat.traces.calls.start("ask", {"messages": [{"role": "user", "content": "q"}]})
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": answer}}
-        platform.traces.calls.end(call.id, {"id": answer, "object": "chat.completion", "choices": [choice]})
-        platform.traces.feedback.add(call.ref, "thumbs", {"up": answer == "good"})
+        platform.compat.traces.calls.end(call.id, {"id": answer, "object": "chat.completion", "choices": [choice]})
+        platform.compat.traces.feedback.add(call.ref, "thumbs", {"up": answer == "good"})
         refs.append(call.ref)
     found = platform.traffic.submit("pairs", score="up", pairs=True, train="p/bot").result()
     assert found.training_job_id is not None

@@ -30,7 +30,7 @@ def ask(platform: Platform, words: Any, **options: Any) -> str:
 def rows(platform: Platform, url: str) -> list[Any]:
     """The rows of a dataset."""
     *_, entity, project, name = url.split("/")
-    dataset = platform.uploads.find(name, project=project, entity=entity)
+    dataset = platform.compat.uploads.find(name, project=project, entity=entity)
     assert dataset is not None
     with platform._runtime.artifacts.open(dataset.artifact) as file:
         return [*read_dataset(file)]
@@ -41,20 +41,20 @@ def answers(platform: Platform, url: str) -> list[str]:
 
 
 def traced(platform: Platform, words: str, answer: Any, *, id: str = "", model: str = "traced", **more: Any) -> Any:
-    call = platform.traces.calls.start(
+    call = platform.compat.traces.calls.start(
         "ask", {"model": model, "messages": [{"role": "user", "content": words}]}, **more
     )
     message = {"role": "assistant", "content": answer, "refusal": None}
     choice = {"index": 0, "finish_reason": "stop", "message": message}
     output = {"id": id or f"id-{call.id}", "object": "chat.completion", "model": "echo", "choices": [choice]}
-    return platform.traces.calls.end(call.id, output)
+    return platform.compat.traces.calls.end(call.id, output)
 
 
 def test_every_interface_is_collected_once_and_each_row_names_its_source(platform: Platform) -> None:
     platform.chat.complete(model="echo", messages="not stored")
     stored = ask(platform, "chat")
     ask(platform, "chat")
-    response = platform.responses.create(model="echo", input="response", instructions="Be short.")
+    response = platform.compat.responses.create(model="echo", input="response", instructions="Be short.")
     call = traced(platform, "traced", "yes")
     found = platform.traffic.collect("all")
     assert found.train is not None
@@ -107,7 +107,7 @@ def test_reasoning_is_left_out() -> None:
     ]
     with open_platform(backend=ScriptedBackend(script, ["echo"])) as platform:
         ask(platform, earlier)
-        platform.responses.create(model="echo", input="hello")
+        platform.compat.responses.create(model="echo", input="hello")
         kept = rows(platform, platform.traffic.collect("all").url)
     assert sorted(row.messages[-1].text for row in kept) == ["chat", "response"]
     assert {message.reasoning for row in kept for message in row.messages} == {None}
@@ -138,7 +138,7 @@ def test_conversations_with_a_turn_that_says_nothing_are_left_out(platform: Plat
     inputs = {"model": "traced", "messages": [asked, {"role": "assistant", **turn}, asked]}
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "yes"}}
     output = {"id": "c", "object": "chat.completion", "model": "echo", "choices": [choice]}
-    platform.traces.calls.end(platform.traces.calls.start("ask", inputs).id, output)
+    platform.compat.traces.calls.end(platform.compat.traces.calls.start("ask", inputs).id, output)
     traced(platform, "asked, too", "yes")
     found = platform.traffic.collect("answered")
     assert (found.train is not None, found.left_out) == (True, {"no answer": 2})
@@ -196,15 +196,15 @@ class Turns:
 
 
 def test_feedback_selects_rows_and_makes_pairs(platform: Platform) -> None:
-    outer = platform.traces.calls.start("app")
+    outer = platform.compat.traces.calls.start("app")
     good = traced(platform, "best?", "this", parent=outer)
     for call, up in ((outer, True), (traced(platform, "best?", "that"), False), (traced(platform, "alone", "x"), True)):
-        platform.traces.feedback.add(call.ref, "thumbs", {"up": up})
+        platform.compat.traces.feedback.add(call.ref, "thumbs", {"up": up})
     stored = ask(platform, "plain")
     found = platform.traffic.collect("good", score="up", at_least=1)
     assert answers(platform, found.url) == ["x", "this"]
     assert found.left_out == {"no score": 1, "score": 1}
-    platform.traces.feedback.add(stored, "thumbs", {"up": 1})
+    platform.compat.traces.feedback.add(stored, "thumbs", {"up": 1})
     assert answers(platform, platform.traffic.collect("good", score="up", at_least=1).url) == ["plain", "x", "this"]
     assert answers(platform, platform.traffic.collect("last", score="up", at_least=1, limit=2).url) == ["plain", "x"]
     found = platform.traffic.collect("pairs", score="up", pairs=True)
@@ -261,7 +261,7 @@ def test_what_fails_half_way_leaves_nothing(platform: Platform, monkeypatch: pyt
         with pytest.raises(RuntimeError, match="a fault"):
             platform.traffic.collect("half")
     assert {*platform._runtime.artifacts.names()} == before
-    assert platform.uploads.find("half:latest", project="default") is None
+    assert platform.compat.uploads.find("half:latest", project="default") is None
 
 
 def test_a_row_says_what_it_was_made_from_and_other_words_of_that_name_are_nothing() -> None:
@@ -283,9 +283,9 @@ def test_calls_that_no_client_of_models_sends_are_left_out(platform: Platform) -
         ({"messages": [{"role": "user", "content": "q"}]}, [{"message": message, "finish_reason": "length"}]),
         ({"messages": [{"role": "user", "content": "q"}], "tools": 3}, [{"message": message}]),
     ):
-        call = platform.traces.calls.start("ask", inputs)
-        platform.traces.calls.end(call.id, {"id": "x", "object": "chat.completion", "choices": choices})
-    platform.traces.calls.end(platform.traces.calls.start("other").id, {"id": 3})
+        call = platform.compat.traces.calls.start("ask", inputs)
+        platform.compat.traces.calls.end(call.id, {"id": "x", "object": "chat.completion", "choices": choices})
+    platform.compat.traces.calls.end(platform.compat.traces.calls.start("other").id, {"id": 3})
     found = platform.traffic.collect("calls")
     assert found.train is None
     assert found.left_out == {"no answer": 1, "not finished": 1, "unreadable": 4, "no messages": 2}
@@ -353,8 +353,8 @@ WEATHER = {"type": "tool_call", "id": "1", "name": "weather", "arguments": {"in"
 def test_calls_of_responses_and_spans_are_conversations(
     platform: Platform, inputs: Any, output: Any, said: list[str] | None
 ) -> None:
-    call = platform.traces.calls.start("ask", inputs, attributes={"gen_ai.response.id": "x"})
-    platform.traces.calls.end(call.id, {"id": "x", **output})
+    call = platform.compat.traces.calls.start("ask", inputs, attributes={"gen_ai.response.id": "x"})
+    platform.compat.traces.calls.end(call.id, {"id": "x", **output})
     found = platform.traffic.collect("calls", sources=["traces"])
     assert (found.train is None) is (said is None), found
     if said is not None:

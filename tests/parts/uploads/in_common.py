@@ -10,7 +10,7 @@ LINES = b'{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant",
 
 
 def fill(platform: Platform) -> None:
-    uploads = platform.uploads
+    uploads = platform.compat.uploads
     begun = uploads.begin("support", project="desk")
     secret = uploads.expect_file(begun.id, b64encode(md5(LINES, usedforsecurity=False).digest()).decode())
     assert secret is not None

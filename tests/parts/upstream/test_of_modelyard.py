@@ -192,10 +192,10 @@ def test_a_prompt_is_continued_from_afar_as_in_process(
 ) -> None:
     far = request.getfixturevalue(of)
     asked: Any = {"seed": 11, "max_tokens": 20, **prompt}
-    here = near.completions.complete(**asked)
-    with far.completions.stream(**asked) as stream:
+    here = near.compat.completions.complete(**asked)
+    with far.compat.completions.stream(**asked) as stream:
         assert list(stream)
-    for there in (far.completions.complete(**asked), stream.completion):
+    for there in (far.compat.completions.complete(**asked), stream.completion):
         assert there is not None
         assert without_ids(there) == without_ids(here)
 

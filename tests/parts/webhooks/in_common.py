@@ -9,11 +9,16 @@ from modelyard.parts.webhooks.records import MessageStage
 
 NOT_CREATING = {"/webhooks": "its answer has a secret, which is never shown again, or again it changes nothing"}
 
-TABLES = {"webhook_endpoints": "7bd7c0d7651f76eb", "webhook_messages": "935ca5781af72d20"}
+TABLES = {
+    "webhook_endpoints": "7bd7c0d7651f76eb",
+    "webhook_messages": "935ca5781af72d20",
+    "request_alerts": "377d083ecf692475",
+}
 
 
 def fill(platform: Platform) -> None:
     platform.webhooks.test(platform.webhooks.add("https://hooks.example/of-theirs").endpoint.id)
+    platform.webhooks.alert_of_failures(0.5)
 
 
 def clear(platform: Platform) -> None:

@@ -44,12 +44,14 @@ def work(platform: Platform) -> None:
     platform.models.create("support", base_model="tabular-mini")
     platform.training.sft("default/support", support().train)
     platform.jobs.cancel(platform.training.sft("default/support", support().train).id)
-    platform.responses.create(model="echo", input="hello", background=True)
-    platform.jobs.cancel(platform.responses.create(model="echo", input="hello", background=True).job_id)
+    platform.compat.responses.create(model="echo", input="hello", background=True)
+    platform.jobs.cancel(platform.compat.responses.create(model="echo", input="hello", background=True).job_id)
     platform.chat.complete(model="echo", messages="a question", store=True)
     platform.traffic.submit("answers")
     line = json.dumps({"custom_id": "1", "method": "POST", "url": "/v1/embeddings", "body": {}}).encode()
-    platform.batches.create(platform.files.create("a.jsonl", line, purpose="batch").id, endpoint="/v1/embeddings")
+    platform.compat.batches.create(
+        platform.compat.files.create("a.jsonl", line, purpose="batch").id, endpoint="/v1/embeddings"
+    )
     platform.evaluations.run("quiz", "echo", ROWS, project="p")
     platform.evaluations.submit("quiz", "echo", ROWS, project="p", shards=2)
     platform.evaluations.runs.cancel(platform.evaluations.submit("quiz", "echo", ROWS, project="p", shards=2).id)
@@ -91,9 +93,9 @@ ASKED: dict[str, Callable[[Platform], object]] = {
     "complete": lambda platform: platform.chat.complete(model="echo", messages="hello"),
     "stream": lambda platform: list(platform.chat.stream(model="echo", messages="hello")),
     "n": lambda platform: platform.chat.complete(model="echo", messages="hello", n=2),
-    "response": lambda platform: platform.responses.create(model="echo", input="hello"),
+    "response": lambda platform: platform.compat.responses.create(model="echo", input="hello"),
     "in the background": lambda platform: (
-        platform.responses.create(model="echo", input="hello", background=True),
+        platform.compat.responses.create(model="echo", input="hello", background=True),
         platform.worker().run_until_idle(),
     ),
     "evaluation": lambda platform: platform.evaluations.run("quiz", "echo", ROWS, project="p"),

@@ -116,7 +116,7 @@ def test_an_entry_whose_model_is_offered_no_more_is_neither_listed_nor_answered(
     catalogue.register(like(catalogue.get("one"), id="alias"), answers_as="two")
     backend.models.remove("two")
     assert [entry.id for entry in catalogue.list()] == ["one"]
-    with pytest.raises(ModelNotFound):
+    with pytest.raises(ModelNotFound, match=r"that can be used: one$"):
         catalogue.get("alias")
 
 

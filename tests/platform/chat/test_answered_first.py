@@ -244,8 +244,8 @@ def test_a_platform_that_is_closed_meanwhile_books_no_answer_that_nobody_got(
 def test_a_response_is_stored_with_its_booking_once(platform: Platform) -> None:
     platform.usage.set_budget(100)
     for _ in range(2):
-        response = platform.responses.create(model="echo", input="hi", max_output_tokens=10)
-        assert platform.responses.get(response.id).usage == response.usage
+        response = platform.compat.responses.create(model="echo", input="hi", max_output_tokens=10)
+        assert platform.compat.responses.get(response.id).usage == response.usage
     assert budget(platform) == (0, 2 * REAL)
 
 

@@ -37,11 +37,15 @@ class _StoppedClock(SystemClock):
 
 
 class _Scripted(EchoBackend):
-    """Gives these items; `assembled` gives each in a list, which only an assembler takes."""
+    """Gives these items, and `later` ones when it is asked again; `assembled` gives each in a list, which only an
+    assembler takes."""
 
-    def __init__(self, items: Sequence[Any], counted: int | None, assembled: bool) -> None:
+    def __init__(
+        self, items: Sequence[Any], counted: int | None, assembled: bool, later: Sequence[Any] | None = None
+    ) -> None:
         super().__init__(("m",), pricing=Pricing("0.001", "0.002", request="0.1"), context_length=50)
         self.items, self.counted, self.assembled = items, counted, assembled
+        self.later = items if later is None else later
         self.asked: list[CompletionRequest] = []
         self.closed = 0
         self.platform: Any = None
@@ -54,7 +58,7 @@ class _Scripted(EchoBackend):
         return _Closed(self)
 
     def _given(self) -> Iterator[Any]:
-        for item in self.items:
+        for item in self.items if len(self.asked) == 1 else self.later:
             if item == FAIL:
                 raise ZeroDivisionError
             if item == CUT:
@@ -136,9 +140,10 @@ class _Forgetful(dict[str, Any]):
 class _NoShortWays:
     """What is left where the short ways are taken out."""
 
-    begun = None
-
     def __init__(self, of: object) -> None:
+        pass
+
+    def begun(self, index: int) -> None:
         pass
 
     def whole(self) -> None:
@@ -231,6 +236,48 @@ def test_without_the_short_ways_it_is_the_same(
 ) -> None:
     one, other = (_Scripted(given_items, counted, assembled=False) for _ in range(2))
     assert seen(one, asked, budget, limited) == seen_without(other, asked, budget, limited)
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(
+    st.one_of(st.just([Delta(**PLAIN)]), items),
+    st.one_of(st.just([Delta(**PLAIN)]), items),
+    st.integers(2, 4),
+    one_of(PARAMETERS),
+    budgets,
+    st.booleans(),
+)
+def test_several_choices_at_once_are_what_is_assembled(
+    given_items: Sequence[Any],
+    later: Sequence[Any],
+    n: int,
+    more: dict[str, Any],
+    budget: str | None,
+    limited: bool,
+) -> None:
+    one, other = (_Scripted(given_items, 2, False, later) for _ in range(2))
+    asked = [more | {"n": n}]
+    assert seen(one, asked, budget, limited) == seen_without(other, asked, budget, limited)
+
+
+LATER: list[list[Any]] = [
+    [CUT, Delta(**PLAIN)],
+    [Delta(**PLAIN), CUT],
+    [CUT],
+    [FAIL],
+    [],
+    [Delta("a", 1), Delta(**PLAIN)],
+    [Delta(**PLAIN), FAIL],
+]
+
+
+@pytest.mark.parametrize("later", LATER, ids=str)
+@pytest.mark.parametrize("budget", [None, "50"])
+def test_a_later_choice_that_is_not_whole_leaves_all_to_the_general_way(later: list[Any], budget: str | None) -> None:
+    for n in (2, 3):
+        one, other = (_Scripted([Delta(**PLAIN)], 2, False, later) for _ in range(2))
+        assert seen(one, [{"n": n}], budget, False) == seen_without(other, [{"n": n}], budget, False)
 
 
 @pytest.mark.parametrize("given_items", [[Delta(**PLAIN)], [CUT, Delta(**PLAIN)], [CUT], [FAIL], [None], []], ids=str)

@@ -190,10 +190,25 @@ def test_a_gate_holds_means_against_thresholds(platform: Platform, scored_runs: 
 
 def test_no_scored_rows_do_not_pass_a_gate(platform: Platform, scored_runs: Any) -> None:
     run = scored_runs.add(platform, scored_runs.questions([None]))
-    for thresholds in ({"exact": -1.0}, {"unknown": -1.0}):
-        gate = platform.evaluations.gate(run, thresholds)
+    unknown = "is not a metric of the run"
+    for name, reason in (
+        ("exact", "there are no scored rows"),
+        ("exakt", f"{unknown}; did you mean 'exact'?"),
+        ("other", unknown),
+    ):
+        gate = platform.evaluations.gate(run, {name: -1.0})
         assert not gate.passed
-        assert [check.reason for check in gate.checks] == ["there are no scored rows"]
+        assert [check.reason for check in gate.checks] == [reason]
+
+
+def test_runs_are_compared_by_position_and_a_metric_is_a_line(platform: Platform, scored_runs: Any) -> None:
+    before, after = (scored_runs.add(platform, scored_runs.questions([0.0, 1.0] * 4)) for _ in range(2))
+    named = platform.evaluations.compare(baseline=before, candidate=after)
+    assert str(platform.evaluations.compare(before, after)) == str(named)
+    platform.evaluations.assert_not_worse(before, after)
+    metric = platform.evaluations.report(before).metric("exact")
+    assert str(metric) == f"exact 0.5 ({metric.interval.low:.4g} to {metric.interval.high:.4g}), 8 of 8 scored"
+    assert "numbers=" in repr(metric)
 
 
 def test_failed_trials_do_not_pass_a_gate_unless_they_are_allowed(platform: Platform, scored_runs: Any) -> None:

@@ -19,7 +19,7 @@ from modelyard.domain.evaluation.objects import ObjectVersion
 from modelyard.domain.evaluation.run import RunState
 from modelyard.domain.identity import Principal, Scope
 from modelyard.errors import InvalidInput, JobFailed, NotFound
-from modelyard.platform.evaluations.input_rows import _csv_rows
+from modelyard.platform.evaluations.input_rows import csv_rows
 
 ROWS = [{"prompt": "yes", "expected": "yes"}]
 
@@ -86,7 +86,9 @@ def test_rows_may_lie_in_a_file_of_json_lines(platform: Platform, tmp_path: Path
     path.write_text("{}\n5\n")
     with pytest.raises(InvalidInput, match=r"rows\.jsonl\.line\.2: must be a JSON object"):
         platform.evaluations.run("e", "echo", kind(path), project="p")
-    with pytest.raises(InvalidInput, match="rows: 'questions' is not a file; rows must be mappings"):
+    with pytest.raises(
+        InvalidInput, match=r"'questions' is not a file, and a published .* its reference; rows must be"
+    ):
         platform.evaluations.run("e", "echo", kind("questions"), project="p")
 
 
@@ -153,11 +155,11 @@ def test_a_table_is_read_cell_by_cell_and_a_wrong_byte_is_in_its_line(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.csv"
         path.write_bytes(raw)
-        assert [[*row.values()] for row in _csv_rows(path)] == cells
+        assert [[*row.values()] for _, row in csv_rows(path)] == cells
         at = data.draw(st.integers(0, len(raw)))
         path.write_bytes(raw[:at] + b"\xff" + raw[at:])
         with pytest.raises(InvalidInput) as wrong:
-            list(_csv_rows(path))
+            list(csv_rows(path))
     assert wrong.value.problems[0].loc == ("line", 1 + len(re.findall(rb"\r\n|\r|\n", raw[:at])))
 
 
@@ -225,8 +227,27 @@ def test_a_scorer_that_was_published_may_be_given_itself(platform: Platform) -> 
     ],
 )
 def test_a_row_without_the_field_that_a_scorer_reads_is_an_error_of_that_row(platform: Platform, scorer: Any) -> None:
-    result = platform.evaluations.run("e", "echo", [{"prompt": "1"}], scorer, project="p")
+    rows = [{"prompt": "1"}, {"prompt": "2", "expected": 2}]
+    result = platform.evaluations.run("e", "echo", rows, scorer, project="p")
     assert [row.detail for row in result.errors] == ["invalid_input: row.expected: is missing, and the scorer reads it"]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("kind", ["rows", "file", "dataset"])
+def test_a_judge_that_is_asked_about_a_field_of_no_row_is_refused_before_the_model_is_asked(
+    platform: Platform, tmp_path: Path, kind: str, whole: bool
+) -> None:
+    judge = {"type": "llm_judge", "model": "echo", "prompt": "Is {outptu} {expected}?"}
+    scorers: Any = {"sure": judge if whole else {"type": "combined", "scorers": {"a": judge}, "formula": "a"}}
+    rows: Any = [{"prompt": "1"}, {"prompt": "2", "expected": "2"}]
+    if kind == "file":
+        (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        rows = tmp_path / "rows.jsonl"
+    if kind == "dataset":
+        rows = platform.evaluations.objects.publish("dataset", "quest", {}, rows, project="p")
+    with pytest.raises(InvalidInput, match=r"scorers\.sure\.prompt: asks for \{outptu\}.* did you mean 'output'\?"):
+        platform.evaluations.run("e", "echo", rows, scorers, project="p")
+    assert [*platform.usage.list()] == [*platform.evaluations.runs.list(project="p")] == []
 
 
 def test_where_every_row_fails_the_report_says_why(platform: Platform) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from modelyard.domain.job import ENDED, Claim, Job, JobKind, JobProgress, JobStatus, Needs, QueueState
 from modelyard.domain.worker import WorkerRecord
-from modelyard.errors import StorageFull, StoreBusy, StoreError
+from modelyard.errors import OutcomeUnknown, StorageFull, StoreBusy, StoreError
 from modelyard.platform.jobs.announced import alive
 from modelyard.platform.jobs.expired_claims import PAGE
 from modelyard.platform.jobs.queue import LOSSES_PER_CRASH, MAX_FAULTS
@@ -305,7 +305,9 @@ class Faulty:
         return self.inner.read(query)
 
 
-@pytest.mark.parametrize("fault", [StorageFull("full"), StoreError("input/output error"), StoreBusy("busy")])
+@pytest.mark.parametrize(
+    "fault", [StorageFull("full"), StoreError("input/output error"), StoreBusy("busy"), OutcomeUnknown("lost")]
+)
 @pytest.mark.parametrize("writes", range(1, 9))
 def test_a_fault_of_the_disk_gives_the_job_back_whose_end_is_written_once_it_passes(
     build: Any, undisturbed: str, fault: Exception, writes: int
@@ -318,7 +320,9 @@ def test_a_fault_of_the_disk_gives_the_job_back_whose_end_is_written_once_it_pas
     assert job.status is JobStatus.RUNNING
     store.writes = 1000
     runner.beat()
-    assert (job.status, yard.progress(job.id).faults, runner.claimed_jobs) == (JobStatus.QUEUED, 1, ())
+    charged = not isinstance(fault, (StoreBusy, OutcomeUnknown))
+    assert (job.status, yard.progress(job.id).faults, runner.claimed_jobs) == (JobStatus.QUEUED, charged, ())
+    yard.clock.advance(yard.runtime.settings.lease)
     yard.worker().run_until_idle()
     check_finished_as_if_undisturbed(yard, job.id, undisturbed)
 
@@ -336,3 +340,22 @@ def test_a_fault_that_does_not_pass_fails_the_job_after_longer_and_longer_pauses
     assert (job.status, job.refresh().attempts) == (JobStatus.FAILED, MAX_FAULTS)
     assert job.refresh().error_message == "it failed 10 times without any progress: the disk is full"
     assert yard.clock.monotonic() - began >= 1 + 2 + 4 + 8 + 16 + 4 * 30
+
+
+@pytest.mark.parametrize("fault", [StoreBusy("it is away"), OutcomeUnknown("the connection was lost")])
+def test_an_outage_of_the_store_is_charged_to_no_job_however_often_it_hits_one(build: Any, fault: Exception) -> None:
+    yard = build.build()
+    job = yard.sft(ROWS)
+
+    def away(item: str) -> None:
+        raise fault
+
+    yard.trainer.before, worker = away, yard.worker()
+    for _ in range(3 * MAX_FAULTS):
+        worker.run_until_idle()
+        assert str(fault) in yard.jobs.get(job.id).waiting_for
+        yard.clock.advance(yard.runtime.settings.lease)
+    assert (job.status, yard.progress(job.id).faults) == (JobStatus.QUEUED, 0)
+    yard.trainer.before = lambda item: None
+    worker.run_until_idle()
+    assert job.status is JobStatus.SUCCEEDED

@@ -277,6 +277,7 @@ def test_jobs_from_before_entities_had_shares_are_claimed(memory: Queue) -> None
 AMOUNTS = st.tuples(st.sampled_from([JobKind.SFT, JobKind.RL]), st.integers(0, 3), st.integers(0, 3))
 
 
+@pytest.mark.slow
 @examples(60)
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), AMOUNTS, st.integers(-1, 1)), max_size=30),

@@ -207,6 +207,7 @@ def test_an_order_of_nonsense_is_refused(yard: Any) -> None:
         yard.models.list(order="sideways")
 
 
+@pytest.mark.slow
 @examples(20)
 @given(data=st.data())
 def test_a_reader_misses_and_repeats_no_model_while_others_come_and_go(data: st.DataObject, build: Any) -> None:

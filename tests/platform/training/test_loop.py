@@ -94,13 +94,36 @@ def test_the_held_out_tasks_are_evaluated_before_between_and_after(platform: Pla
     assert job.refresh().metrics["best_held_out"] == max(score for score in scores.values() if score is not None)
 
 
-@pytest.mark.parametrize("stop_when", [{"score": 0.0}, {"patience": 1}])
-def test_it_stops_early_by_the_held_out_tasks(platform: Platform, stop_when: Any) -> None:
-    """Nothing is answered right here, so the first score is the best, and any score is enough."""
-    options = {**SMALL, "rounds": 5, "stop_when": stop_when}
+@pytest.mark.parametrize(
+    ("stop_when", "rounds", "reason"),
+    [
+        ({"score": 0.0}, 0, "score: 0 on the held-out tasks reached the target of 0"),
+        ({"patience": 1}, 1, "patience (1): no later validation was above 0, of step 0"),
+        ({"patience": 2, "score": 0.5}, 2, "patience (2): no later validation was above 0, of step 0"),
+        ({"patience": 5}, 3, "rounds: all 3 are done"),
+        ({}, 3, "rounds: all 3 are done"),
+    ],
+)
+def test_a_loop_says_why_it_stopped_and_where_it_began(
+    platform: Platform, stop_when: Any, rounds: int, reason: str
+) -> None:
+    """Nothing is answered right here, so the first score is the best, and a target of 0 is reached at once."""
+    options = {**SMALL, "rounds": 3, "stop_when": stop_when}
     job = platform.training.loop("p/m", TASKS, "exact_match", held_out=HELD_OUT, **options)
-    job.wait()
-    assert len(rounds_of(job)) == (0 if "score" in stop_when else 1)
+    ended = job.wait()
+    assert len(rounds_of(job)) == rounds
+    assert (ended.stop_reason, [*job.events()][-1].data) == (reason, {"stop_reason": reason})
+    start, *others = job.metrics()
+    assert (start.step, dict(start.values)) == (0, {"held_out": 0.0, "checkpoint": 0})
+    assert [row.step for row in others] == [*range(1, rounds + 1)]
+    assert (ended.metrics["start_held_out"], ended.metrics["best_held_out"]) == (0.0, 0.0)
+
+
+def test_a_loop_without_held_out_tasks_has_no_row_before_its_first_round(platform: Platform) -> None:
+    ended = (job := platform.training.loop("p/m", TASKS, length, **SMALL)).wait()
+    assert [row.step for row in job.metrics()] == [1, 2]
+    assert ended.stop_reason == "rounds: all 2 are done"
+    assert "start_held_out" not in ended.metrics
 
 
 def test_other_tasks_come_each_round_until_all_were_taken() -> None:
@@ -177,6 +200,7 @@ def test_a_cancelled_loop_ends_with_its_training_job(platform: Platform) -> None
         if event.type == "training_round":
             job.cancel()
     assert job.status is JobStatus.CANCELLED
+    assert job.refresh().stop_reason == "cancelled by host"
     assert {one.status for one in platform.training.list()} <= {JobStatus.CANCELLED, JobStatus.SUCCEEDED}
     assert len(platform.models.checkpoints("p/m").page(100).items) <= 2
 
@@ -198,6 +222,7 @@ def test_a_budget_ends_the_loop_which_continues_when_it_is_raised(priced: Platfo
     job = priced.training.loop("p/m", TASKS, length, **SMALL)
     with pytest.raises(JobFailed, match="budget"):
         job.wait()
+    assert "budget" in str(job.refresh().stop_reason)
     spent = priced.usage.get_budget(entity="local")
     assert spent is not None
     assert spent.spent <= spent.limit

@@ -186,6 +186,7 @@ def naive_sums(found: list[LedgerEntry], by: tuple[str, ...]) -> dict[tuple[str,
     return sums
 
 
+@pytest.mark.slow
 @examples(30)
 @given(
     booked=st.lists(rows, max_size=25, unique_by=lambda row: row.id),

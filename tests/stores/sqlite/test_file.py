@@ -341,7 +341,7 @@ def test_a_failed_backup_leaves_no_files(store: SqliteStore, tmp_path: Path, mon
     def full(source: str, target: str) -> None:
         raise OSError(errno.ENOSPC, "no room")
 
-    monkeypatch.setattr(os, "rename", full)
+    monkeypatch.setattr(os, "link", full)
     (tmp_path / "copies").mkdir()
     with pytest.raises(StorageFull):
         store.backup(str(tmp_path / "copies" / "copy.db"))

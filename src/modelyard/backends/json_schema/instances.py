@@ -9,11 +9,12 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from weakref import ReferenceType, ref
 
 from modelyard import safe_regex
 from modelyard.backends.json_schema.schemas import CHECKED, Document, Loc, Schema, is_number, listed
 from modelyard.backends.json_schema.validation import by_pattern, fits
-from modelyard.domain.completion import CompletionRequest, ResponseType, Tool, ToolCall, ToolMode
+from modelyard.domain.completion import CompletionRequest, ResponseFormat, ResponseType, Tool, ToolCall, ToolMode
 from modelyard.errors import InvalidInput
 
 DEPTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
@@ -53,7 +54,21 @@ def structured_text(request: CompletionRequest) -> str | None:
     if wanted.type is ResponseType.REGEX:
         schema = {"type": "string", "pattern": f"^(?:{wanted.pattern})$"}
         return str(smallest_instance(schema, "structured_outputs", "regex"))
-    return json.dumps(smallest_instance(wanted.schema, "response_format", "json_schema", "schema"))
+    return _text_of(wanted)
+
+
+_TEXTS: dict[int, tuple[ReferenceType[ResponseFormat], str]] = {}
+"""The instances of forms that are alive, by their identity: those are the ones that requests repeat."""
+
+
+def _text_of(wanted: ResponseFormat) -> str:
+    key = id(wanted)
+    kept = _TEXTS.get(key)
+    if kept is not None and kept[0]() is wanted:
+        return kept[1]
+    text = json.dumps(smallest_instance(wanted.schema, "response_format", "json_schema", "schema"))
+    _TEXTS[key] = ref(wanted, lambda _: _TEXTS.pop(key, None)), text
+    return text
 
 
 def smallest_instance(schema: Any, *loc: str | int) -> Any:

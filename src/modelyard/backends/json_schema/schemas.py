@@ -73,7 +73,8 @@ ALONE = (
 )
 IN_LIST = ("allOf", "anyOf", "oneOf", "prefixItems")
 BY_NAME = ("properties", "patternProperties", "dependentSchemas")
-"""Where other schemas stand in a schema, besides its definitions."""
+_HOLDERS = frozenset({*IN_LIST, *BY_NAME, "$defs", "definitions"})
+"""Where other schemas stand in a schema."""
 
 SHAPES: Mapping[str, Shape] = {
     "type": (_is_type, f"one of {', '.join(TYPES)}, or a list of them"),
@@ -107,12 +108,20 @@ SHAPES: Mapping[str, Shape] = {
 
 
 class Document:
-    """A schema, its place in a request (`loc`), and the work that may still be done for it."""
+    """A schema, its place in a request (`loc`), and the work that may still be done for it. None of it is malformed."""
 
     def __init__(self, root: Any, loc: Loc, steps: int = MAX_STEPS) -> None:
         self.root: Any = root
         self.loc: Loc = loc
-        self.steps: int = steps
+        self.steps: int = 10 * MAX_STEPS  # to look at each schema is less work than to satisfy it
+        self._found: dict[int, tuple[Loc, Schema]] = {}
+        for place, schema in _nodes(root, loc):
+            self._found[id(schema)] = place, self.node(schema, place)
+        self.steps = steps
+
+    def at(self, schema: Any, loc: Loc) -> Loc:
+        """Return the place of a schema; `loc` for one that was put together."""
+        return (self._found.get(id(schema)) or (loc,))[0]
 
     def spend(self, steps: int) -> None:
         """Subtract `steps` from the work that is left. Raises `InvalidInput` if that was too much."""
@@ -126,6 +135,7 @@ class Document:
         Raises `InvalidInput`.
         """
         self.spend(1)
+        loc = self.at(schema, loc)
         if hops > MAX_HOPS:
             raise InvalidInput.at(*loc, msg="refers to itself without end, or has too many branches in one place")
         if isinstance(schema, bool):
@@ -141,6 +151,7 @@ class Document:
 
     def targets(self, node: Schema, loc: Loc) -> list[Any]:
         """Return the schemas that a node refers to."""
+        loc = self.at(node, loc)
         return [self.target(node[word], (*loc, word)) for word in REFERENCES if word in node]
 
     def target(self, ref: str, loc: Loc) -> Any:
@@ -160,18 +171,22 @@ class Document:
     @cached_property
     def _anchors(self) -> Mapping[str, Any]:
         words = ("$dynamicAnchor", "$anchor")
-        return {str(node[word]): node for node in _nodes(self.root, self.spend) for word in words if word in node}
+        return {str(node[word]): node for _, node in self._found.values() for word in words if word in node}
 
     @cached_property
     def _has_inner_id(self) -> bool:
-        return any("$id" in node and node is not self.root for node in _nodes(self.root, self.spend))
+        return any("$id" in node and node is not self.root for _, node in self._found.values())
 
     def pattern(self, text: str, loc: Loc) -> safe_regex.Node:
         self.spend(len(text))
         try:
             return safe_regex.parse(text)
         except safe_regex.PatternError as unknown:
-            raise InvalidInput.at(*loc, "pattern", msg=f"{unknown}; use a simpler pattern") from None
+            places = [(*place, "pattern") for place, node in self._found.values() if node.get("pattern") == text]
+            named = ((place, node.get("patternProperties", ())) for place, node in self._found.values())
+            places += [(*place, "patternProperties", text) for place, names in named if text in names]
+            at = next(iter(places), (*loc, "pattern"))
+            raise InvalidInput.at(*at, msg=f"{unknown}; use a simpler pattern") from None
 
     def forms(self, schema: Any, loc: Loc, hops: int = 0) -> Iterator[Schema]:
         """Yield flat schemas, without references and branches: one for each way to choose among the branches."""
@@ -196,17 +211,15 @@ class Document:
                 yield from self._choices(joined(flat, form, loc), groups[1:], loc, hops + 1)
 
 
-def _nodes(schema: Any, spend: Callable[[int], None]) -> Iterator[Schema]:
-    """Yield a schema and all that stand in it, as far as they are objects."""
-    if not isinstance(schema, Mapping):
-        return
-    spend(1)
-    yield schema
-    parts = [schema[word] for word in ALONE if word in schema]
-    parts += [part for word in IN_LIST if is_list(schema.get(word)) for part in schema[word]]
-    named = [schema[word] for word in (*BY_NAME, "$defs", "definitions") if isinstance(schema.get(word), Mapping)]
-    for part in (*parts, *(part for group in named for part in group.values())):
-        yield from _nodes(part, spend)
+def _nodes(schema: Any, loc: Loc) -> Iterator[tuple[Loc, Any]]:
+    """Yield a schema and all that stand in it, each with its place."""
+    yield loc, schema
+    for word, inner in schema.items() if isinstance(schema, Mapping) else ():
+        if word in ALONE:
+            yield from _nodes(inner, (*loc, word))
+        elif word in _HOLDERS and isinstance(inner, Mapping | list | tuple):
+            for step, part in inner.items() if isinstance(inner, Mapping) else enumerate(inner):
+                yield from _nodes(part, (*loc, word, step))
 
 
 def _member(parent: Any, name: str) -> Any:

@@ -151,6 +151,11 @@ class MetricSummary:
     worst: tuple[RowNote, ...] = ()
     lower_is_better: bool = False
 
+    def __str__(self) -> str:
+        value = "no value" if self.mean is None else f"{self.mean:.4g}"
+        between = f" ({self.interval.low:.4g} to {self.interval.high:.4g})" if self.interval else ""
+        return f"{self.name} {value}{between}, {self.scored} of {self.trials} scored"
+
     @property
     def trials(self) -> int:
         return self.scored + self.unscored + self.scorer_errors + self.model_errors

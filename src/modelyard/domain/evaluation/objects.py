@@ -107,7 +107,7 @@ _INDEX = re.compile(r"v(0|[1-9][0-9]{0,17})")
 
 
 class ObjectKind(StrEnum):
-    """The kind of an object. `OBJECT` is any value that a program published as it is (`platform.traces.objects`)."""
+    """The kind of an object. `OBJECT` is any value that a program published (`platform.compat.traces.objects`)."""
 
     DATASET = "dataset"
     SCORER = "scorer"

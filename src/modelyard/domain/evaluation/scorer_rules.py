@@ -266,6 +266,10 @@ class Combined(DeclarativeScorer):
     scorers: Mapping[str, Any] = attrs.field(converter=frozen_mapping)
     formula: str
 
+    @property
+    def asked_for(self) -> frozenset[str]:
+        return frozenset().union(*(part.asked_for for part in self.parts.values()))
+
     def __attrs_post_init__(self) -> None:
         parts = self.parts
         try:

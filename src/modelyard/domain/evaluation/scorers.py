@@ -43,6 +43,11 @@ class DeclarativeScorer:
 
     type: ClassVar[str]
 
+    @property
+    def asked_for(self) -> frozenset[str]:
+        """The fields of a row that a judge is asked about."""
+        return frozenset()
+
     def plain(self) -> Mapping[str, Any]:
         fields = {field.name: getattr(self, field.name) for field in attrs.fields(type(self))}
         return {"type": self.type, **{name: dict(v) if isinstance(v, Mapping) else v for name, v in fields.items()}}
@@ -170,6 +175,10 @@ class LlmJudge(DeclarativeScorer):
         for label, value in self.labels.items():
             if not label.strip() or not isinstance(value, int | float) or not math.isfinite(value):
                 raise InvalidInput.at("labels", label, msg="must be true, false or a number, under a label with words")
+
+    @property
+    def asked_for(self) -> frozenset[str]:
+        return frozenset(_SLOT.findall(self.prompt)) - {"output"}
 
     def asks(self, output: Any, row: Mapping[str, Any]) -> str:
         """Return the question for the judge. Placeholders inside an output or a row are not replaced."""

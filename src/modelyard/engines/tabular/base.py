@@ -31,10 +31,12 @@ def _tool_text(tool: Tool) -> str:
 
 
 def _spelled_out(message: Message) -> Message:
-    if not message.tool_calls:
+    speaker = "" if message.role is Role.ASSISTANT else message.name  # an answer is its text alone
+    if not (message.tool_calls or speaker):
         return message
+    said = f"{speaker}: {message.text}" if speaker else message.text
     calls = "".join(f"\n{call.name} {call.arguments}" for call in message.tool_calls)
-    return Message(message.role, (message.text + calls).lstrip("\n"))
+    return Message(message.role, (said + calls).lstrip("\n"))
 
 
 CAPABILITIES = Capabilities(

@@ -2,4 +2,4 @@
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "request", "values")
+defer_modules(__name__, "kept_fast", "request", "values")

@@ -3,8 +3,9 @@
 from functools import partial
 
 from modelyard.flow import Call, Flow
+from modelyard.formats.chat import kept_fast
 from modelyard.formats.chat.bounds import ParsedRequest
-from modelyard.formats.chat.plain_fast import read_plain, read_plain_text
+from modelyard.formats.chat.plain_fast import Held, read_plain, read_plain_text
 from modelyard.formats.chat.request import ChatRequest, read_request
 from modelyard.formats.chat.response import ChatCompletion, completion_json
 from modelyard.formats.chat.stream import ChatCompletionChunk, Chunks
@@ -42,8 +43,12 @@ def create_chat_completion(call: RouteCall, training: bool = False) -> Flow[Resp
     return Response(200, headers, body)
 
 
-def _read(raw: bytes, training: bool = False) -> object:
-    return read_plain_text(raw, training) or parse(raw)
+def _read(raw: bytes, call: RouteCall, training: bool = False) -> object:
+    def hold(name: str, text: str, at: int) -> Held:
+        kept = call.platform._runtime.cache.slot(kept_fast.KeptMembers)
+        return kept.read(call.principal.entity, name, text, at)
+
+    return read_plain_text(raw, training, hold) or parse(raw)
 
 
 def _structured(body: object, training: bool) -> ParsedRequest:

@@ -20,11 +20,12 @@ class BudgetCreate:
 
 @attrs.frozen
 class BudgetObject:
-    """A budget as it is now, in USD: of one key, or of a whole entity. `since` is the first day of its period."""
+    """A budget as it is now, in USD: of a key, a project or a whole entity. `since` is the first day of its period."""
 
     id: str
     entity: str
     key_id: str | None
+    project: str | None
     limit: str
     spent: str
     reserved: str
@@ -48,6 +49,7 @@ def budget_object(budget: Budget) -> BudgetObject:
         budget.id,
         budget.entity,
         budget.key_id,
+        budget.project,
         f"{budget.limit:f}",
         f"{budget.spent:f}",
         f"{budget.reserved:f}",

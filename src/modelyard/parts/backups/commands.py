@@ -1,23 +1,20 @@
 """`modelyard backup` and `modelyard restore`."""
 
-import os
-import tempfile
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import click
 
-from modelyard.artifacts.address import open_artifacts
-from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.cli.lazy_group import parts_of
 from modelyard.cli.terminal import PlaceType, StoreName, StoreType, opened, printable_store, require_file, store_option
-from modelyard.clock import system_randomness
-from modelyard.compose import open_store
+from modelyard.compose import open_store, store_address
+from modelyard.domain.schema import records_of
+from modelyard.part import Part
 from modelyard.parts.backups import restoring
 from modelyard.parts.backups.sums import sums_file, write_sums
 from modelyard.platform.artifacts import artifacts_folder
-from modelyard.protocols import ArtifactStore
-from modelyard.stores.copying import taken_name
+from modelyard.stores.copying import size_of, taken_name
 
 
 @click.command()
@@ -59,48 +56,51 @@ def restore(file: Path, target: StoreName | None, artifacts: str | None, check: 
     """
     if check == (target is not None) or (check and artifacts):
         raise click.UsageError("name a TARGET, or give --check alone")
+    if (artifacts or "").lower().startswith("memory:"):
+        raise click.UsageError("--artifacts memory:// would be gone with this command: name a folder or an address")
     require_file(file)
     parts = parts_of(click.get_current_context())
     if target is None:
-        with tempfile.TemporaryDirectory() as elsewhere, restoring.examined(file, parts, Path(elsewhere)) as found:
+        with restoring.examined(file, parts) as found:
             compared = "" if sums_file(file).exists() else f"; there is no {sums_file(file)} to compare it with"
             click.echo(f"{file} is whole: {_counts(found)}{compared}")
-        return
-    near = _free_folder(target, artifacts)
-    with tempfile.TemporaryDirectory() as elsewhere, restoring.examined(file, parts, near or Path(elsewhere)) as found:
-        place = _place(target, artifacts)
-        if isinstance(target, Path):
-            restoring.to_file(found, target, place, parts)
-        else:
-            with closing(open_store(target, parts=parts)) as store:
-                restoring.to_database(found, store, place, parts)
+    elif isinstance(target, Path):
+        if not target.parent.is_dir():
+            raise click.ClickException(f"there is no folder {target.parent}; make it first, or name another place")
+        kept = artifacts or artifacts_folder(target)
+        with (
+            restoring.new_file(target) as room,
+            restoring.empty_place(kept, parts) as place,
+            restoring.examined(file, parts, room) as found,
+        ):
+            restoring.to_file(found, target, room, place)
+    else:
+        if artifacts is None:
+            raise click.UsageError("a database has no place for files: give --artifacts FOLDER|ADDRESS")
+        _require_empty(target, parts)
+        with (
+            restoring.empty_place(artifacts, parts) as place,
+            restoring.examined(file, parts) as found,
+            closing(open_store(target, parts=parts)) as store,
+        ):
+            restoring.to_database(found, store, place, parts)
+    if target is not None:
         click.echo(f"{printable_store(target)} has {_counts(found)}, each compared with the backup")
 
 
 def _counts(found: restoring.Examined) -> str:
-    return f"{found.records} records and {len(found.digests)} files"
+    return f"{found.count} records and {len(found.digests)} files"
 
 
-def _free_folder(target: StoreName, artifacts: str | None) -> Path | None:
-    """Return the folder of a file that can be made; None for a database, which needs a place for its files."""
-    if artifacts and os.path.isdir(artifacts) and os.listdir(artifacts):
-        raise click.ClickException(f"{artifacts} has files; a restore needs a folder of its own: name an empty one")
-    if isinstance(target, Path):
-        if not target.parent.is_dir():
-            raise click.ClickException(f"there is no folder {target.parent}; make it first, or name another place")
-        _require_free(target, *([] if artifacts else [Path(artifacts_folder(target))]))
-        return target.absolute().parent
-    if artifacts is None:
-        raise click.UsageError("a database has no place for files: give --artifacts FOLDER|ADDRESS")
-    return None
-
-
-def _place(target: StoreName, artifacts: str | None) -> ArtifactStore:
-    parts = parts_of(click.get_current_context())
-    place = open_artifacts(artifacts or artifacts_folder(target), system_randomness(), parts)
-    if isinstance(place, MemoryArtifacts):
-        raise click.UsageError("--artifacts memory:// would be gone with this command: name a folder or an address")
-    return place
+def _require_empty(database: str, parts: Sequence[Part]) -> None:
+    """Raise `click.ClickException` if a database has records, and make no store in one that has none."""
+    address = store_address(database, parts)
+    if address is not None and address.exists(database):
+        with closing(open_store(database, parts=parts)) as store:
+            if size_of(store, records_of(parts)):
+                raise click.ClickException(
+                    "the database has records; a restore never replaces anything: name an empty database"
+                )
 
 
 def _require_free(*paths: Path) -> None:

@@ -4,13 +4,13 @@ Its first line is that of the records, and a backup that is renamed with its fil
 """
 
 import hashlib
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
 
+from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.disk import sync, sync_folder
 from modelyard.errors import StoreCorrupt
 from modelyard.platform.artifacts import artifacts_folder
@@ -40,7 +40,7 @@ def digest_of(path: Path) -> str:
 def write_sums(file: Path) -> Sums:
     """Read the files of a backup, and write their digests next to it."""
     folder = Path(artifacts_folder(file))
-    names = sorted(os.listdir(folder)) if folder.is_dir() else []
+    names = sorted(FolderArtifacts(folder).names()) if folder.is_dir() else []
     sums = Sums(digest_of(file), {name: digest_of(folder / name) for name in names})
     lines = [f"{sums.records}  {file.name}", *(f"{sums.artifacts[name]}  {folder.name}/{name}" for name in names)]
     target = sums_file(file)

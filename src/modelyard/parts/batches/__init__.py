@@ -1,4 +1,4 @@
-"""`platform.batches`: files of requests that a job answers."""
+"""`platform.compat.batches`: files of requests that a job answers."""
 
 from modelyard.lazy import defer_modules
 

@@ -6,7 +6,7 @@ that was killed continues after the last part, and a batch that ends in any way 
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
@@ -48,7 +48,7 @@ from modelyard.platform.jobs.claims import ClaimedJob, fenced, job_topic, reques
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.queue import announce, cancel, fail, save_resume, succeed
 from modelyard.platform.paging import get_or_none
-from modelyard.protocols import Tx
+from modelyard.protocols import Snapshot, Tx
 
 CONCURRENCY = 16
 """How many lines are answered at a time."""
@@ -72,6 +72,11 @@ def run_batch(claimed: ClaimedJob) -> Turns:
     """Answer the lines of a batch. Yields after each write, and while it waits."""
     with remove_loose(claimed.runtime.artifacts, claimed.loose):
         yield from _Batch(claimed).turns()
+
+
+def input_of(snapshot: Snapshot, job: Job) -> Iterable[tuple[type, str]]:
+    """Return the file that a batch reads."""
+    return [(StoredFile, job.spec["input_file_id"])]
 
 
 class _Stopped(Exception):

@@ -1,4 +1,4 @@
-"""Files that clients keep, and files of requests that a job answers: `platform.files` and `platform.batches`."""
+"""Files that clients keep, and files of requests that a job answers: `platform.compat.files`, `.batches`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -44,6 +44,7 @@ def _job() -> "JobType":
         records.FAILED,
         ends.end_batch,
         shares_files=ends.keeps_files,
+        reads=job.input_of,
         longest_pause=longest_row,
     )
 
@@ -79,7 +80,7 @@ PART = Part(
     "batches",
     records=_records,
     changes=_changes,
-    resources={"files": _files, "batches": _batches},
+    resources={"compat.files": _files, "compat.batches": _batches},
     job_types={"batch": _job},
     interfaces=_interfaces,
     routes={"files": _file_routes, "batches": _batch_routes},

@@ -20,7 +20,7 @@ def create_batch(call: RouteCall) -> Response:
     key, place = idempotency_key(call), attribution(call.headers, call.principal)
     body = structure_exactly(BatchCreate, call.body, "body")
     with problems_at("body"):
-        batch = call.platform.batches.create(
+        batch = call.platform.compat.batches.create(
             body.input_file_id,
             endpoint=body.endpoint,
             metadata=body.metadata or {},
@@ -36,18 +36,18 @@ def create_batch(call: RouteCall) -> Response:
 def list_batches(call: RouteCall) -> Response:
     """List batches, the newest first."""
     place = attribution(call.headers, call.principal)
-    listing = partial(call.platform.batches.list, entity=place.entity, project=place.project or None)
+    listing = partial(call.platform.compat.batches.list, entity=place.entity, project=place.project or None)
     return json_response(BatchPage.of(requested_page(call, lambda order: listing(order=order), "desc")))
 
 
 def show_batch(call: RouteCall) -> Response:
     """Show a batch."""
-    return json_response(batch_object(call.platform.batches.get(call.params["batch_id"])))
+    return json_response(batch_object(call.platform.compat.batches.get(call.params["batch_id"])))
 
 
 def cancel_batch(call: RouteCall) -> Response:
     """Cancel a batch; what it has answered stays in its output file."""
-    return json_response(batch_object(call.platform.batches.cancel(call.params["batch_id"])))
+    return json_response(batch_object(call.platform.compat.batches.cancel(call.params["batch_id"])))
 
 
 _route = partial(documented_route, BATCHES, Auth.BEARER, response=BatchObject)

@@ -26,8 +26,8 @@ from modelyard.protocols import Snapshot, Tx
 class Batches:
     """The batches that a principal may see.
 
-    file = platform.files.create("requests.jsonl", open("requests.jsonl", "rb"), purpose="batch")
-    batch = platform.batches.create(file.id, endpoint="/v1/chat/completions")
+    file = platform.compat.files.create("requests.jsonl", open("requests.jsonl", "rb"), purpose="batch")
+    batch = platform.compat.batches.create(file.id, endpoint="/v1/chat/completions")
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
@@ -79,6 +79,8 @@ class Batches:
 
         def step(tx: Tx) -> tuple[Job, BatchJob]:
             job = enqueue(tx, requested, most)
+            if get_or_none(tx, StoredFile, file.id) is None:  # removed since it was checked
+                raise NotFound("File", file.id)
             return job, BatchJob.of(job, tx.get(JobProgress, job.id))
 
         job, batch = self._runtime.store.transact(step)

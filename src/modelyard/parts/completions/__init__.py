@@ -1,4 +1,4 @@
-"""`platform.completions`: prompts that are continued as they are, and tokens."""
+"""`platform.compat.completions`: prompts that are continued as they are, and tokens."""
 
 from modelyard.lazy import defer_modules
 

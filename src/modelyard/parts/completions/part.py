@@ -1,4 +1,4 @@
-"""Prompts that are continued without a chat template, and tokens: `platform.completions`."""
+"""Prompts that are continued without a chat template, and tokens: `platform.compat.completions`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ def _routes() -> "Sequence[Route]":
 
 PART = Part(
     "completions",
-    resources={"completions": _completions},
+    resources={"compat.completions": _completions},
     interfaces=_interfaces,
     routes={"completions": _routes},
 )

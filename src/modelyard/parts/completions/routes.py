@@ -87,7 +87,7 @@ def detokenize_tokens(call: RouteCall) -> Flow[Response | None]:
 
 def _answer(call: RouteCall, request: Any) -> Flow[CompletionResult]:
     booked_on = attribution(call.headers, call.principal)
-    return call.platform.completions._pipeline(request, booked_on, client=call.client)
+    return call.platform.compat.completions._pipeline(request, booked_on, client=call.client)
 
 
 def _naming(name: str, answer: Flow[CompletionResult]) -> Flow[CompletionResult]:
@@ -118,7 +118,7 @@ def _texts(call: RouteCall, parsed: "request_format.ParsedPrompts") -> Flow[list
         prompt, raw = request.prompt, ()
         if isinstance(prompt, tuple):
             raw = yield Call(
-                partial(call.platform.completions._token_bytes, request.model, prompt), threads=call.threads
+                partial(call.platform.compat.completions._token_bytes, request.model, prompt), threads=call.threads
             )
         texts.append(response_format.prompt_text(prompt or "", raw))
     return texts
@@ -153,7 +153,7 @@ def show_tokenizer(call: RouteCall) -> Flow[Response | None]:
 
 
 def _tokenizer(call: RouteCall, model: str) -> tokens_format.TokenizerInfo:
-    completions = call.platform.completions
+    completions = call.platform.compat.completions
     return tokens_format.tokenizer_info(model, completions._context_length(model), completions._tokenizer(model))
 
 
@@ -167,7 +167,7 @@ def _of_model(handler: FlowHandler, call: RouteCall) -> Flow[Response | None]:
 
 def _tokenized(call: RouteCall) -> bytes:
     request, shown = tokens_format.read_tokenize(call.body, "body")
-    completions = call.platform.completions
+    completions = call.platform.compat.completions
     tokens = completions._tokens(request)
     raw = completions._token_bytes(request.model, tokens) if shown else None
     return tokens_format.tokenized_json(tokens, completions._context_length(request.model), raw)
@@ -176,7 +176,7 @@ def _tokenized(call: RouteCall) -> bytes:
 def _detokenized(call: RouteCall) -> bytes:
     body = tokens_format.read_detokenize(call.body, "body")
     try:
-        text = call.platform.completions.detokenize(model=body.model, tokens=body.tokens)
+        text = call.platform.compat.completions.detokenize(model=body.model, tokens=body.tokens)
     except InvalidInput as error:
         raise _renamed(error, "tokens") from None
     return tokens_format.detokenized_json(text)

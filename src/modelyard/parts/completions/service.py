@@ -1,4 +1,4 @@
-"""`platform.completions`: prompts continued as they are, without a chat template, and the tokens of a model."""
+"""`platform.compat.completions`: prompts continued as they are, without a chat template, and the tokens of a model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, cast
@@ -46,7 +46,7 @@ _OF_HTTP = frozenset({"stream", "stream_options", "echo", "return_tokens_as_toke
 class Completions:
     """Completions of a prompt, a string or the ids of its tokens, which a model continues as it is.
 
-    answer = platform.completions.complete(model="echo", prompt="hello", max_tokens=20, return_token_ids=True)
+    answer = platform.compat.completions.complete(model="echo", prompt="hello", max_tokens=20, return_token_ids=True)
     answer.text, answer.choices[0].token_ids
 
     The parameters are those of `PromptOptions`; `logprobs` is how many alternatives each token is returned with, and

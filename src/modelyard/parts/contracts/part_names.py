@@ -17,8 +17,11 @@ from modelyard.http.endpoint import FIRST
 from modelyard.http.interfaces import CORE as CORE_INTERFACES
 from modelyard.part import Command, Part
 from modelyard.parts.contracts.part_trial import PartHooks, PartTrial, addresses
+from modelyard.platform.evaluations.service import Evaluations
+from modelyard.platform.extended import Compat
 from modelyard.platform.job_types import job_types_of
 from modelyard.platform.platform import Platform
+from modelyard.platform.training.service import Training
 
 _LOADED = """
 import sys
@@ -26,6 +29,9 @@ from importlib import import_module
 import_module({home!r})
 print(*sys.modules)
 """
+
+EXTENDED = (Compat, Evaluations, Training)
+"""The resources of the core to which parts add members."""
 
 
 class PartNameLaws(PartHooks):
@@ -37,8 +43,10 @@ class PartNameLaws(PartHooks):
 
     def test_its_resources_load(self, part: Part) -> None:
         for name, load in part.resources.items():
-            assert name.isidentifier()
-            assert not name.startswith("_")
+            area, _, last = name.rpartition(".")
+            assert area in ("", *(kind.AREA.rstrip(".") for kind in EXTENDED))
+            assert last.isidentifier()
+            assert not last.startswith("_")
             assert callable(load())
 
     def test_its_commands_load_and_have_their_line_of_help(self, trial: PartTrial) -> None:
@@ -133,6 +141,7 @@ def names_of(part: Part) -> Iterator[str]:
 def core_names() -> Iterator[str]:
     """Yield the names that the core takes."""
     yield from (f"attribute {name}" for name in dir(Platform))
+    yield from (f"attribute {kind.AREA}{name}" for kind in EXTENDED for name in dir(kind))
     yield from (f"kind of jobs {name}" for name in job_types_of(()))
     yield from (f"interface {one.name}" for one in CORE_INTERFACES)
     yield from (f"command {name}" for name in _commands(SECTIONS))

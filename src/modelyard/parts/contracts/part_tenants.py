@@ -4,6 +4,7 @@ import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -135,7 +136,7 @@ def _listings(platform: Platform, name: str) -> str:
     """Return everything that a resource lists without being asked for more."""
     shown = []
     try:
-        resource = getattr(platform, name)
+        resource = attrgetter(name)(platform)
     except ModelyardError as refused:
         return str(refused)
     for listing in _listing_methods(resource):

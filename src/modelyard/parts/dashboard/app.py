@@ -80,7 +80,7 @@ class Dashboard:
         self._followers += 1
         try:
             while (page := await threads.run(exchange.update)) is not None:
-                if page[0] != shown:
+                if page[0] not in ("", shown):
                     shown = page[0]
                     yield f"data: {json.dumps(shown)}\n\n".encode()
                 if not page[1]:

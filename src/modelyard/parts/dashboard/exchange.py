@@ -13,7 +13,7 @@ import attrs
 
 from modelyard.domain.identity import Principal, Scope
 from modelyard.errors import Forbidden, InvalidInput, ModelyardError, NotFound, Unauthenticated
-from modelyard.http.error_responses import report
+from modelyard.http.error_responses import error_headers, error_sentence, report
 from modelyard.http.errors import ClientDisconnected
 from modelyard.http.headers import Header, headers_of
 from modelyard.http.message import Request, Response
@@ -43,6 +43,7 @@ _ELSEWHERE = ("", "")
 """A path that no page has."""
 
 _NOBODY = Principal("", "", Scope(""))
+_LATER = 503
 _LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -127,13 +128,14 @@ class PageExchange:
             return self.failed(error)
 
     def update(self) -> tuple[str, bool] | None:
-        """Return the page as it is now, and whether it may change; None if it can no longer be shown."""
+        """Return the page as it is now, "" while the store is away, and whether it may change; None if it can no longer
+        be shown."""
         try:
             principal, token = self._caller()
             view = self._view(principal, token, {})
             page = self._found("GET")(view)
-        except ModelyardError:
-            return None
+        except ModelyardError as error:
+            return ("", True) if error.status == _LATER else None
         return (str(framed(view, page)), page.live) if isinstance(page, HtmlPage) else None
 
     def failed(self, error: Exception) -> Response:
@@ -141,10 +143,10 @@ class PageExchange:
         status = error.status if isinstance(error, ModelyardError) else 500
         if status >= 500:
             report(error, "of the dashboard")
-        message = str(error) if isinstance(error, ModelyardError) else "this page failed; the server's log says why"
+        message = error_sentence(error) if status != 500 else "this page failed; the server's log says why"
         view = self._view(_NOBODY, "", {}, {})
         content = joined([tag("p", message), tag("p", view.link("To the first page", ""))])
-        return _response(status, (_PAGE,), framed(view, HtmlPage("This did not work", content)))
+        return _response(status, (_PAGE, *error_headers(error)), framed(view, HtmlPage("This did not work", content)))
 
     def _respond(self, form: Mapping[str, str]) -> Response:
         method = self._method
@@ -193,6 +195,7 @@ class PageExchange:
             token=changes,
             section=section,
             document=self._shared.document,
+            has_api=self._shared.api is not None,
             kept=self._shared.kept,
         )
 

@@ -117,6 +117,7 @@ class View:
     form: Mapping[str, str]
     now: datetime
     document: Callable[[], Mapping[str, Any]]
+    has_api: bool
     kept: Kept
     token: str = ""
     section: str = ""
@@ -273,6 +274,7 @@ def _header(view: View) -> Html:
             aria_current="page" if path == _OF.get(view.section, view.section) else None,
         )
         for label, path in (*NAVIGATION, *of_parts, *NAVIGATION_END)
+        if view.has_api or path != "api"  # a page of one sentence
     )
     who = tag("span", view.principal.name, kind="quiet")
     leave = view.action("Log out", "logout") if view.token else tag("span", "read-only", kind="chip")

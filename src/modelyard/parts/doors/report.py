@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from modelyard.parts.comparisons.slices import run_slices
+    from modelyard.parts.reports.clusters import cluster_notes
     from modelyard.parts.reports.comparison_files import (
         comparison_html,
         comparison_junit,
@@ -13,9 +15,12 @@ if TYPE_CHECKING:
     from modelyard.parts.reports.operations import operations_page
     from modelyard.parts.reports.records import records_table
     from modelyard.parts.reports.run_files import run_html, run_junit, run_markdown, run_notebook
+    from modelyard.parts.reports.training_pages import save_job, save_model
     from modelyard.parts.reports.training_plots import job_plot, metric_table, model_plot
 
 HOMES = {
+    "parts.reports.clusters": ("cluster_notes",),
+    "parts.comparisons.slices": ("run_slices",),
     "parts.reports.comparison_files": (
         "comparison_html",
         "comparison_junit",
@@ -31,6 +36,7 @@ HOMES = {
         "run_markdown",
         "run_notebook",
     ),
+    "parts.reports.training_pages": ("save_job", "save_model"),
     "parts.reports.training_plots": (
         "job_plot",
         "metric_table",
@@ -40,6 +46,7 @@ HOMES = {
 
 __all__: list[str] = [
     "Plot",
+    "cluster_notes",
     "comparison_html",
     "comparison_junit",
     "comparison_markdown",
@@ -53,4 +60,7 @@ __all__: list[str] = [
     "run_junit",
     "run_markdown",
     "run_notebook",
+    "run_slices",
+    "save_job",
+    "save_model",
 ]

@@ -20,7 +20,7 @@ from modelyard.platform.chat.completion_plan import CompletionPlan
 from modelyard.platform.chat.plan import known_plan, make_plan
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import reserve
-from modelyard.platform.usage.booking import CompletionBooking
+from modelyard.platform.usage.booking import CompletionBooking, budget_ids
 from modelyard.protocols import Capabilities
 
 _SHOWN = 20
@@ -110,8 +110,9 @@ class EmbeddingPipeline(BookedRequest):
 
     def _reserve(self, plan: CompletionPlan) -> Flow[Admission | None]:
         longest = plan.most(self.most, 0, 0)
-        now, entity = self.runtime.clock.now(), self.attribution.entity
-        admission = Admission(self.id, self.principal.key_id, entity, (), longest, now)
+        now, entity, key_id = self.runtime.clock.now(), self.attribution.entity, self.principal.key_id
+        asked = budget_ids(entity, key_id, self.attribution.project)
+        admission = Admission(self.id, key_id, entity, asked, longest, now)
         return reserve(self.runtime, admission, self.principal.limits, lambda: longest)
 
     # ---- while it embeds

@@ -1,4 +1,4 @@
-"""`platform.fine_tuning`: training jobs as the chat format's own clients ask for them."""
+"""`platform.compat.fine_tuning`: training jobs as the chat format's own clients ask for them."""
 
 from modelyard.lazy import defer_modules
 

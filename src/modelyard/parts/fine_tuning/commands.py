@@ -46,7 +46,7 @@ def import_jobs(
         if not no_wait:
             _finish(platform, repeated)
         for job, made in zip(jobs, repeated, strict=True):
-            shown = platform.fine_tuning.get(made.id)
+            shown = platform.compat.fine_tuning.get(made.id)
             click.echo(f"{job.get('id', '-')}  {made.id}  {shown.fine_tuned_model or shown.job.status}")
 
 
@@ -89,7 +89,7 @@ def _path(folder: Path, name: str) -> Path:
 
 def _uploaded(platform: Platform, path: Path, place: Mapping[str, Any]) -> str:
     with path.open("rb") as file:
-        return platform.files.create(path.name, file, purpose="fine-tune", **place).id
+        return platform.compat.files.create(path.name, file, purpose="fine-tune", **place).id
 
 
 def _repeated(
@@ -101,7 +101,7 @@ def _repeated(
 ) -> FineTuningJob:
     files: Any = {name: uploaded[file] for name, file in _files(record).items()}
     with _named(record):
-        return platform.fine_tuning.repeat(record, model=base_model, **files, **place)
+        return platform.compat.fine_tuning.repeat(record, model=base_model, **files, **place)
 
 
 def _finish(platform: Platform, jobs: Iterable[FineTuningJob]) -> None:

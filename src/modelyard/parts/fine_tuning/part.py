@@ -1,4 +1,4 @@
-"""Training jobs in the words of fine-tuning services: `platform.fine_tuning`."""
+"""Training jobs in the words of fine-tuning services: `platform.compat.fine_tuning`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -39,7 +39,7 @@ def _trained(runtime: "Runtime", job: "Job", loose: list[str]) -> "TrainedRecord
 
 PART = Part(
     "fine_tuning",
-    resources={"fine_tuning": _fine_tuning},
+    resources={"compat.fine_tuning": _fine_tuning},
     interfaces=_interfaces,
     routes={"fine_tuning": _routes},
     trained=_trained,

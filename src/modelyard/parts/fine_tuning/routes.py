@@ -30,7 +30,7 @@ def create_fine_tuning_job(call: RouteCall) -> Response:
     key, place = idempotency_key(call), attribution(call.headers, call.principal)
     body = structure_exactly(FineTuningCreate, call.body, "body")
     with problems_at("body"):
-        job = call.platform.fine_tuning.create(
+        job = call.platform.compat.fine_tuning.create(
             requested(body),
             entity=place.entity,
             project=place.project or None,
@@ -49,51 +49,51 @@ def list_fine_tuning_jobs(call: RouteCall) -> Response:
         if name.startswith("metadata[") and name.endswith("]")
     }
     listing = partial(
-        call.platform.fine_tuning.list, metadata=metadata, entity=place.entity, project=place.project or None
+        call.platform.compat.fine_tuning.list, metadata=metadata, entity=place.entity, project=place.project or None
     )
     return json_response(FineTuningJobPage.of(requested_page(call, lambda order: listing(order=order), "desc")))
 
 
 def show_fine_tuning_job(call: RouteCall) -> Response:
     """Show a fine-tuning job."""
-    return json_response(job_object(call.platform.fine_tuning.get(call.params["fine_tuning_job_id"])))
+    return json_response(job_object(call.platform.compat.fine_tuning.get(call.params["fine_tuning_job_id"])))
 
 
 def list_fine_tuning_events(call: RouteCall) -> Response:
     """List the events of a fine-tuning job, the newest first."""
-    events = partial(call.platform.fine_tuning.events, call.params["fine_tuning_job_id"])
+    events = partial(call.platform.compat.fine_tuning.events, call.params["fine_tuning_job_id"])
     return json_response(FineTuningEventPage.of(requested_page(call, lambda order: events(order=order), "desc")))
 
 
 def list_fine_tuning_checkpoints(call: RouteCall) -> Response:
     """List the checkpoints that a fine-tuning job has made, the newest first."""
     job_id = call.params["fine_tuning_job_id"]
-    name = call.platform.fine_tuning.model_name(job_id)
-    page = listed_page(call, call.platform.fine_tuning.checkpoints(job_id))
+    name = call.platform.compat.fine_tuning.model_name(job_id)
+    page = listed_page(call, call.platform.compat.fine_tuning.checkpoints(job_id))
     shown = page.map(lambda checkpoint: checkpoint_object(checkpoint, job_id, name))
     return json_response(FineTuningCheckpointPage.of(shown))
 
 
 def cancel_fine_tuning_job(call: RouteCall) -> Response:
     """Cancel a fine-tuning job: at once while it waits, at its next step while it runs."""
-    return json_response(job_object(call.platform.fine_tuning.cancel(call.params["fine_tuning_job_id"])))
+    return json_response(job_object(call.platform.compat.fine_tuning.cancel(call.params["fine_tuning_job_id"])))
 
 
 def pause_fine_tuning_job(call: RouteCall) -> Response:
     """Pause a fine-tuning job: at once while it waits, at its next step while it runs. Idempotent."""
-    return json_response(job_object(call.platform.fine_tuning.pause(call.params["fine_tuning_job_id"])))
+    return json_response(job_object(call.platform.compat.fine_tuning.pause(call.params["fine_tuning_job_id"])))
 
 
 def resume_fine_tuning_job(call: RouteCall) -> Response:
     """Continue a fine-tuning job from its last saved state: a paused one, or a new job for one that a budget ended."""
-    ended = call.platform.fine_tuning.get(call.params["fine_tuning_job_id"])
+    ended = call.platform.compat.fine_tuning.get(call.params["fine_tuning_job_id"])
     call.platform.jobs.require_worker()
-    return json_response(job_object(call.platform.fine_tuning.resume(ended.id)))
+    return json_response(job_object(call.platform.compat.fine_tuning.resume(ended.id)))
 
 
 def delete_model(call: RouteCall) -> Response:
     """Delete a trained model by its name, or with a step that checkpoint of it."""
-    call.platform.fine_tuning.delete_model(call.params["id"])
+    call.platform.compat.fine_tuning.delete_model(call.params["id"])
     return json_response(TunedModelDeleted(call.params["id"], "model", True))
 
 

@@ -52,8 +52,8 @@ NAME_PARTS = 5
 class FineTuning:
     """The training jobs that a principal may see, except those of a loop's rounds.
 
-    file = platform.files.create("train.jsonl", open("train.jsonl", "rb"), purpose="fine-tune") job =
-    platform.fine_tuning.create(FineTuningRequest("tabular-mini", file.id))
+    file = platform.compat.files.create("train.jsonl", open("train.jsonl", "rb"), purpose="fine-tune") job =
+    platform.compat.fine_tuning.create(FineTuningRequest("tabular-mini", file.id))
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:

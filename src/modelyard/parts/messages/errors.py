@@ -38,6 +38,7 @@ MESSAGES_TYPES: Mapping[int, str] = {
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
+    529: "overloaded_error",
 }
 
 
@@ -57,5 +58,5 @@ def _asks_for_thread(failure: Exception) -> bool:
     return isinstance(failure, errors.InvalidInput) and any(one.loc == ("body", "thread") for one in failure.problems)
 
 
-MESSAGES = ErrorFormat("type", messages_body, MessagesErrorBody, {errors.InvalidInput: 400})
+MESSAGES = ErrorFormat("type", messages_body, MessagesErrorBody, {errors.InvalidInput: 400, errors.Overloaded: 529})
 """`{"type": "error", "error": {...}}`."""

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-import attrs
-
 from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
 from modelyard.http.answer_stream import AnswerEvents, stream_answer
@@ -23,6 +21,7 @@ from modelyard.parts.messages.formats.answer import (
 )
 from modelyard.parts.messages.formats.request import CountedMessages, MessagesBody, read_counted, read_messages_request
 from modelyard.parts.messages.interface import MESSAGES
+from modelyard.parts.places import moved
 from modelyard.platform.chat.backend_stream import StreamStarted
 
 T = TypeVar("T")
@@ -54,11 +53,19 @@ def _placed(completion: Flow[T], body: Mapping[str, Any]) -> Flow[T]:
         return (yield from completion)
     except InvalidInput as wrong:
         chosen = (body.get("output_config") or {}).get("effort")
-        effort = ("thinking",) if chosen is None else ("output_config", "effort")
-        form = ("output_config", "format") if body.get("output_format") is None else ("output_format",)
-        places = {"reasoning_effort": effort, "response_format": form, "messages": ("messages",)}
-        moved = [attrs.evolve(one, loc=places.get(str(one.loc[0]), one.loc)) for one in wrong.problems if one.loc]
-        raise type(wrong)(moved or wrong.problems) from None
+        effort = "thinking" if chosen is None else "output_config.effort"
+        form = "output_config.format" if body.get("output_format") is None else "output_format"
+        places = {"reasoning_effort": effort, "response_format": form, "response_format.json_schema": form}
+        raise moved(wrong, {**_PLACES, **places}) from None
+
+
+_PLACES: Mapping[str, str] = {
+    "messages": "messages...",
+    "tool_choice.function": "tool_choice",
+    "tools.*.function": "tools.*",
+    "tools.*.function.parameters": "tools.*.input_schema",
+}
+"""Where the members of a chat's request are in this format."""
 
 
 def _begin(started: StreamStarted) -> MessagesEvents:

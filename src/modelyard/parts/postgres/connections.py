@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager, suppress
+from math import inf
 from typing import Any, TypeVar
 
 import psycopg
@@ -44,7 +45,15 @@ class Connector:
     """Opens connections to one address. `patience` is how many seconds a statement may wait for a lock."""
 
     def __init__(self, address: str, patience: float) -> None:
-        self._address, self._patience = address, patience
+        self._address, self._patience, self._until = address, patience, inf
+
+    def hurry(self, seconds: float) -> None:
+        """Wait for a server that cannot be reached for so many seconds from now at most."""
+        self._until = time.monotonic() + seconds
+
+    def is_over(self, deadline: float) -> bool:
+        """Return whether it is too late to try again, for a call that may wait until `deadline`."""
+        return time.monotonic() > min(deadline, self._until)
 
     def connect(self, deadline: float = 0.0) -> Any:
         """Open a connection without implicit transactions. Raises `StoreBusy` or `StoreError`.
@@ -55,7 +64,7 @@ class Connector:
             try:
                 return self._connect()
             except StoreBusy:
-                if time.monotonic() > deadline:
+                if self.is_over(deadline):
                     raise
                 time.sleep(_PAUSE)
 
@@ -94,7 +103,7 @@ class Connector:
                 self._address,
                 autocommit=True,
                 cursor_factory=RawCursor,
-                connect_timeout=max(2, int(self._patience)),
+                connect_timeout=max(2, int(min(self._patience, self._until - time.monotonic()))),
                 fallback_application_name="modelyard",
             )
         except psycopg.OperationalError as error:

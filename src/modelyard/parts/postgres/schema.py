@@ -19,14 +19,20 @@ from modelyard.parts.postgres.months import add_missing_parts, default_part, mis
 from modelyard.parts.postgres.pages import Row, quoted
 from modelyard.parts.postgres.rows import RecordPlan
 from modelyard.parts.postgres.values import SQL_TYPES, sql_type
-from modelyard.stores.history import TABLES, TableHistory, parts_of, refuse_other_columns, unknown_changes
+from modelyard.stores.history import (
+    MIGRATIONS,
+    TABLES,
+    TableHistory,
+    lost_tables,
+    parts_of,
+    refuse_other_columns,
+    unknown_changes,
+)
 from modelyard.stores.schema_changes import CHANGES
 from modelyard.stores.table_changes import INITIAL, AddTable, Dialect, SchemaChange, sql_literal
 
 COMMITS = "modelyard_commits"
 """The table in which every store numbers its commits, so that it can find out whether one took place."""
-MIGRATIONS = "modelyard_migrations"
-"""The table of the names of the migrations."""
 
 _COLUMNS = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = $1"
 _EXISTS = "SELECT to_regclass($1) IS NOT NULL"
@@ -42,6 +48,8 @@ def open_schema(connection: Any, schema: str, plans: Mapping[type, RecordPlan], 
     with connection.transaction():
         connection.execute(LOCK, (lock_key(schema, "schema"),))
         new = not has_table(connection, schema, MIGRATIONS)
+        if new and has_table(connection, schema, COMMITS):
+            raise lost_tables([MIGRATIONS])
         if new:
             _create(connection, schema)
         unknown_changes(_names(connection, schema), changes)
@@ -122,6 +130,8 @@ def _names(connection: Any, schema: str) -> list[str]:
 def _history(rows: Callable[[str, Row], Iterable[Row]], schema: str, plans: Mapping[type, RecordPlan]) -> TableHistory:
     """Read what the schema has had. Raises `StoreCorrupt` for a table that is lost."""
     there = _columns(rows, schema).keys()
+    if COMMITS not in there:
+        raise lost_tables([COMMITS])
     names = [name for (name,) in rows(f'SELECT name FROM "{schema}"."{MIGRATIONS}"', ())]
     made = [name for (name,) in rows(f'SELECT name FROM "{schema}"."{TABLES}"', ())] if TABLES in there else None
     return TableHistory.of(names, made, there, [plan.record for plan in plans.values()])

@@ -12,7 +12,6 @@ from modelyard import process_identity
 from modelyard.domain.record import Record
 from modelyard.errors import MissingExtra, StoreClosed, StoreError, UsedAfterFork
 from modelyard.protocols import Month, MonthlyStore, Snapshot, Store, Subscription, Tx
-from modelyard.stores.copying import back_up_to_file
 from modelyard.stores.group_commit import GroupCommit
 from modelyard.stores.schema_changes import CHANGES
 from modelyard.stores.table_changes import SchemaChange
@@ -23,13 +22,15 @@ except ImportError as error:
     raise MissingExtra("psycopg", "postgres") from error
 
 from modelyard.parts.postgres import months
+from modelyard.parts.postgres.backup import back_up_to_file
 from modelyard.parts.postgres.connections import Connector, ReadPool
 from modelyard.parts.postgres.notices import Notices
 from modelyard.parts.postgres.pages import Row
 from modelyard.parts.postgres.rows import plans_of
-from modelyard.parts.postgres.schema import COMMITS, MIGRATIONS, has_table, migrate_schema, open_schema, other_tables
+from modelyard.parts.postgres.schema import COMMITS, has_table, migrate_schema, open_schema, other_tables
 from modelyard.parts.postgres.tx import PostgresTx
 from modelyard.parts.postgres.writer import GroupWriter
+from modelyard.stores.history import MIGRATIONS
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -37,6 +38,7 @@ R = TypeVar("R")
 _MOST_READERS = 8
 _MIGRATION_PATIENCE = 60.0
 _LOOKING_PATIENCE = 10.0
+_CLOSING_PATIENCE = 2.0
 _DAY = 86_400.0
 _STRAY = (
     "{} has records of a month, from {} on, since no process was there to give it a partition: they are removed row by"
@@ -192,13 +194,15 @@ class PostgresStore:
         back_up_to_file(self, self._records, path)
 
     def close(self) -> None:
-        """Finish the waiting calls, sync and close the connections. In a forked child, leave those of the parent open.
+        """Finish the waiting calls, sync and close the connections: a server that is away is waited for two seconds. In
+        a forked child, leave those of the parent open.
 
         Raises `StoreError`, with the store closed, if something could not be brought to the disk.
         """
         if process_identity.forks != self._forks:
             return
         self._group.refuse_steps()
+        self._connector.hurry(_CLOSING_PATIENCE)
         with self._closing, self._opened, suppress(StoreClosed):  # it may be closed already
             try:
                 self._group.transact(self._touch, durable=True, last=True)

@@ -13,9 +13,8 @@ from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.parts.postgres.batch import Batch, Known
 from modelyard.parts.postgres.pages import Row, Statement
 from modelyard.parts.postgres.rows import RecordPlan
-from modelyard.parts.postgres.schema import MIGRATIONS
 from modelyard.stores.columns import Projection
-from modelyard.stores.history import UNFINISHED
+from modelyard.stores.history import MIGRATIONS, UNFINISHED
 
 R = TypeVar("R")
 Ask = Callable[[RecordPlan, str, Row], list[Row]]

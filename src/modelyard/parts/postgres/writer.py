@@ -24,10 +24,11 @@ from modelyard.parts.postgres.errors import TRANSIENT, to_store_error
 from modelyard.parts.postgres.locks import asks_of, domains_of, lock_statement
 from modelyard.parts.postgres.notices import Notices
 from modelyard.parts.postgres.rows import RecordPlan
-from modelyard.parts.postgres.schema import COMMITS, MIGRATIONS
+from modelyard.parts.postgres.schema import COMMITS
 from modelyard.parts.postgres.tx import PostgresTx
 from modelyard.parts.postgres.wire import Abandoned, Wire, ends_group
 from modelyard.protocols import Tx
+from modelyard.stores.history import MIGRATIONS
 from modelyard.stores.pending_steps import PendingStep, interrupts_leader
 
 T = TypeVar("T")
@@ -271,7 +272,7 @@ class GroupWriter:
                 with self._connector.connect(deadline) as connection, connection.transaction():
                     return self._settle_number(connection)
             except (psycopg.Error, StoreError):
-                if time.monotonic() > deadline:
+                if self._connector.is_over(deadline):
                     return None
             time.sleep(_BETWEEN_QUESTIONS)
 

@@ -36,7 +36,7 @@ def primary_first(run: EvaluationRun, metrics: Iterable[N]) -> tuple[N, ...]:
 def run_sentence(run: EvaluationRun, metrics: Sequence[MetricSummary], found: Aggregate) -> str:
     model = ref_text(run.model)
     if not metrics or metrics[0].mean is None:
-        return f"{model} has no score: {count_text(found.failed)} of {count_text(found.rows)} rows failed."
+        return f"{model} has no score.{_failed(found)}"
     one = metrics[0]
     score = f"{mean_text(one.mean, one.kind)} on {one.name}"
     passed = passed_of(one)
@@ -44,8 +44,16 @@ def run_sentence(run: EvaluationRun, metrics: Sequence[MetricSummary], found: Ag
         score = f"{count_text(passed)} of {count_text(one.scored)} on {one.name} ({mean_text(one.mean, one.kind)})"
     sure = confidence_text(found.options.confidence)
     interval = f"; {sure} interval {interval_text(one.interval, one.kind)}" if one.interval is not None else ""
-    failed = f" {count_text(found.failed)} of {count_text(found.rows)} rows failed." if found.failed else ""
-    return f"{model} scores {score}{interval}.{failed}"
+    return f"{model} scores {score}{interval}.{_failed(found)}"
+
+
+def _failed(found: Aggregate) -> str:
+    """Say who failed, and how often: what one scorer fails on is no failure for the others."""
+    trials = f"{count_text(found.trials)} {'rows' if found.trials == found.rows else 'trials'}"
+    failed = {"The model": found.model_errors}
+    scorers = {one.metric.scorer: one for one in reversed(found.metrics)}
+    failed |= {f"The scorer {one.name.partition('.')[0]}": one.scorer_errors for one in reversed(scorers.values())}
+    return "".join(f" {who} failed on {count_text(count)} of {trials}." for who, count in failed.items() if count)
 
 
 def passed_of(one: MetricSummary) -> int | None:

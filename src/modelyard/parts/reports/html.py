@@ -60,6 +60,18 @@ STYLE = """
 .modelyard .cards td,.modelyard .cards td.text{max-width:none;overflow-wrap:anywhere}
 .modelyard .cards td:not([data-label=""])::before{content:attr(data-label) " ";font:600 12px system-ui;opacity:.72}
 }
+@media print{
+.modelyard{max-width:none;font-size:11px}
+.modelyard .wide{overflow:visible;border:0}
+.modelyard th,.modelyard td,.modelyard td.number,.modelyard th.number{white-space:normal}
+.modelyard td small,.modelyard .chip{white-space:normal}
+.modelyard th,.modelyard td{padding:3px 5px;overflow-wrap:anywhere}
+.modelyard td.text{min-width:0;max-width:none;font-size:10px;white-space:pre-wrap}
+.modelyard .strip{min-width:0}
+.modelyard details::details-content{content-visibility:visible;display:block;height:auto}
+.modelyard tr,.modelyard figure{break-inside:avoid}
+.modelyard thead{display:table-header-group}
+}
 """
 
 _PAGE_STYLE = """

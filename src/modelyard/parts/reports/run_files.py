@@ -7,6 +7,7 @@ from modelyard.domain.evaluation.metrics import Metric, MetricKind, RunRow, metr
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome
 from modelyard.formats.json import dumps
 from modelyard.parts.reports import junit, markdown
+from modelyard.parts.reports.clusters import cluster_notes
 from modelyard.parts.reports.html import Html, fragment, page, tag
 from modelyard.parts.reports.run_page import run_content
 from modelyard.report.evaluations.run import RunReport, cells, headers, notes, spent
@@ -18,16 +19,20 @@ SHOWN_IN_NOTEBOOK = 10
 
 def run_html(report: RunReport) -> Html:
     title = _title(report.run)
-    return page(title, tag("h1", title), *run_content(report.run, report.aggregate))
+    return page(title, tag("h1", title), *run_content(report.run, report.aggregate), *_proposals(report))
 
 
 def run_notebook(report: RunReport) -> Html:
     content = run_content(report.run, report.aggregate, SHOWN_IN_NOTEBOOK)
-    return fragment(tag("h3", _title(report.run)), *content)
+    return fragment(tag("h3", _title(report.run)), *content, *_proposals(report))
 
 
 def run_markdown(report: RunReport) -> str:
-    return markdown.joined(_paragraphs(report.run, report.aggregate))
+    return markdown.joined([*_paragraphs(report.run, report.aggregate), *map(markdown.plain, cluster_notes(report))])
+
+
+def _proposals(report: RunReport) -> Iterator[Html]:
+    return (tag("p", note, kind="quiet") for note in cluster_notes(report))
 
 
 def run_junit(report: RunReport) -> str:

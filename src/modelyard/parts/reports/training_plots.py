@@ -5,12 +5,12 @@ from itertools import accumulate
 
 from modelyard.domain.job import Job, JobKind
 from modelyard.domain.models import Model
-from modelyard.domain.training import STEPS, TrainingJob
+from modelyard.domain.training import TrainingJob
 from modelyard.parts.reports.html import Html, fragment, long_table
 from modelyard.parts.reports.line_plot import Panel, Plot, Point, Series
 from modelyard.platform.paging import cursor_at
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training.metrics import MetricRow, all_events, metric_rows
+from modelyard.platform.training.metrics import MetricRow, all_events, metric_rows, row_of
 
 LOOKED_AT = 20
 FIRST = ("reward", "held_out", "loss", "valid_loss", "accuracy", "margin", "kl_div", "entropy", "grad_norm")
@@ -62,11 +62,12 @@ def _points(runtime: Runtime, job_ids: Iterable[str], name: str) -> Iterator[Poi
     for job_id in job_ids:
         last = 0
         for event in all_events(runtime, job_id):
-            if event.type not in STEPS:
+            row = row_of(event)
+            if row is None:
                 continue
-            last = event.step
-            if name in event.data:
-                yield before + event.step, event.data[name]
+            last = row.step
+            if name in row.values:
+                yield before + row.step, row.values[name]
         before += last
 
 

@@ -1,4 +1,4 @@
-"""`platform.responses`: answers that the platform keeps."""
+"""`platform.compat.responses`: answers that the platform keeps."""
 
 from modelyard.lazy import defer_modules
 

@@ -15,7 +15,7 @@ from modelyard.parts.responses.conversation import Conversation, find_response, 
 from modelyard.parts.responses.follow import ATTEMPT
 from modelyard.parts.responses.formats.request import ParsedResponse, read_response_request
 from modelyard.parts.responses.pipeline import ResponsePipeline, end_response
-from modelyard.parts.responses.records import RESPONSE_JOB, RUNNING, ModelResponse, ResponseStatus
+from modelyard.parts.responses.records import RESPONSE, RESPONSE_JOB, RUNNING, ModelResponse, ResponseStatus
 from modelyard.platform.jobs.claims import (
     ClaimedJob,
     fenced,
@@ -31,8 +31,6 @@ from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
 
 STARTED = "response_started"
-RESPONSE = "response_id"
-"""The member of a job's spec that names its response."""
 
 
 def queue_response(
@@ -69,6 +67,7 @@ def queue_response(
         known = asked_before(tx, job)
         if known is not None:
             return known, find_response(runtime, tx, principal, known.spec[RESPONSE])
+        Conversation(runtime, tx, principal).of_request(parsed)  # what it continues may be gone since it was checked
         tx.add(queued)
         remove_expired(runtime, tx, queued.entity)
         return enqueue(tx, job, runtime.settings.max_queued_jobs), queued

@@ -6,10 +6,11 @@ from typing import Any
 
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.identity import Principal
+from modelyard.domain.job import Job
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.parts.responses.formats.items import ItemReference, ResponseItem, messages_of, stored_items
 from modelyard.parts.responses.formats.request import ParsedResponse
-from modelyard.parts.responses.records import ModelResponse, response_of_item
+from modelyard.parts.responses.records import RESPONSE, ModelResponse, response_of_item
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -99,6 +100,17 @@ class Conversation:
             msg = f"names the item {reference.id!r}, which does not exist: its response was not stored, or was deleted"
             raise InvalidInput.at("input", at, "id", msg=msg)
         return stored_items([found])[0]
+
+
+def read_by(snapshot: Snapshot, job: Job) -> Iterator[tuple[type, str]]:
+    """Yield the responses that a response in the background continues, or takes items of, and itself."""
+    left, seen = [job.spec[RESPONSE]], set[str]()
+    while left:
+        found = get_or_none(snapshot, ModelResponse, left.pop())
+        if found is not None and found.id not in seen:
+            seen.add(found.id)
+            yield ModelResponse, found.id
+            left += [found.previous_id, *(response_of_item(item["id"]) for item in found.input)]
 
 
 def with_instructions(parsed: ParsedResponse, messages: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -39,7 +39,7 @@ def follow(runtime: Runtime, principal: Principal, response_id: str, after: int 
         waiter.watch(found[0].job_id)
         return found
 
-    with closing(JobWaiter(runtime.clock, runtime.store)) as waiter:
+    with closing(JobWaiter(runtime.clock, runtime.store, seconds)) as waiter:
         while True:
             response, attempt = yield Call(look, runtime.store.blocking, runtime.store_threads(principal.entity))
             yield Emit(replay.of(response, attempt))

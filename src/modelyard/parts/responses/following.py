@@ -16,7 +16,7 @@ def followed(call: RouteCall, response_id: str, after: int) -> Flow[None]:
     body = _Body()
     yield OnEmit(body.on_emit)
     try:
-        yield from call.platform.responses._followed(response_id, after)
+        yield from call.platform.compat.responses._followed(response_id, after)
     except CallerDisconnected:
         raise
     except Exception as failure:

@@ -1,4 +1,4 @@
-"""Answers that the platform keeps: `platform.responses`, in the format of responses."""
+"""Answers that the platform keeps: `platform.compat.responses`, in the format of responses."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ def _responses() -> "type[Responses]":
 
 
 def _job() -> "JobType":
-    from modelyard.parts.responses import background
+    from modelyard.parts.responses import background, conversation
     from modelyard.parts.responses.records import RESPONSE_JOB
     from modelyard.platform.jobs.job_type import JobType, answers, longest_row
 
@@ -39,6 +39,7 @@ def _job() -> "JobType":
         background.end_with_job,
         found_by_lane=True,
         can_run=answers,
+        reads=conversation.read_by,
         longest_pause=longest_row,
     )
 
@@ -65,7 +66,7 @@ PART = Part(
     "responses",
     records=_records,
     changes=_changes,
-    resources={"responses": _responses},
+    resources={"compat.responses": _responses},
     job_types={"response": _job},
     interfaces=_interfaces,
     routes={"responses": _routes},

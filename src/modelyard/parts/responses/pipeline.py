@@ -10,6 +10,7 @@ from modelyard.domain.completion import Completion, Message, Role, Usage
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.errors import BudgetExceeded, ContextLengthExceeded, InvalidInput
 from modelyard.flow import Emit, Flow
+from modelyard.parts.places import moved
 from modelyard.parts.responses.conversation import remove_expired
 from modelyard.parts.responses.formats.request import ParsedResponse
 from modelyard.parts.responses.formats.response import output_of, reason_of, usage_object
@@ -25,13 +26,16 @@ from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.booking import CompletionBooking
 from modelyard.protocols import Tx
 
-_PLACES: Mapping[str, tuple[str, ...]] = {
-    "max_tokens": ("max_output_tokens",),
-    "messages": ("input",),
-    "logprobs": ("include",),
-    "response_format": ("text", "format"),
-    "reasoning_effort": ("reasoning", "effort"),
-    "verbosity": ("text", "verbosity"),
+_PLACES: Mapping[str, str] = {
+    "max_tokens": "max_output_tokens",
+    "messages": "input...",
+    "logprobs": "include",
+    "response_format": "text.format",
+    "response_format.json_schema": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "tool_choice.function": "tool_choice",
+    "tools.*.function": "tools.*",
+    "verbosity": "text.verbosity",
 }
 """Where the parameters of a completion are in the request for a response."""
 
@@ -82,6 +86,8 @@ class ResponsePipeline(CompletionPipeline):
         """Answer the request. Raises as `CompletionPipeline.flow`, with the places of this format."""
         try:
             result = yield from super().flow(details)
+        except InvalidInput as wrong:
+            raise placed(wrong) from None
         except BudgetExceeded as error:
             if error.param is None:
                 raise
@@ -100,7 +106,10 @@ class ResponsePipeline(CompletionPipeline):
         """Raise what the request would, before it is answered in the background. May wait."""
         self.plan = plan = known_plan(*self.asked) or make_plan(*self.asked)
         self.backend, self.served = plan.backend, plan.served
-        self._prepare()
+        try:
+            self._prepare()
+        except InvalidInput as wrong:
+            raise placed(wrong) from None
 
     def failed(self, error: Mapping[str, Any]) -> list[ResponseEvent]:
         """Return the events that end the stream of a response that fails, for a reason with a `code`, a `message` and a
@@ -115,11 +124,9 @@ class ResponsePipeline(CompletionPipeline):
     def _prepare(self) -> None:
         try:
             super()._prepare()
-        except ContextLengthExceeded as error:
+        except ContextLengthExceeded:
             if not self._truncates or not self._truncate():
-                raise placed(error) from None
-        except InvalidInput as error:
-            raise placed(error) from None
+                raise
 
     def _truncate(self) -> bool:
         """Leave out as many of the oldest messages as needed, never instructions. Returns whether the rest fits."""
@@ -205,10 +212,4 @@ def end_response(ended: ModelResponse, tx: Tx) -> None:
 
 def placed(error: InvalidInput) -> InvalidInput:
     """Return what is wrong with a request, at the places that this format has for it."""
-    problems = []
-    for problem in error.problems:
-        name, rest = (problem.loc or ("",))[0], problem.loc[1:]
-        place = _PLACES.get(str(name))
-        rest = () if name == "messages" else rest
-        problems.append(problem if place is None else attrs.evolve(problem, loc=(*place, *rest)))
-    return type(error)(problems)
+    return moved(error, _PLACES)

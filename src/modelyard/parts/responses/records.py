@@ -11,6 +11,8 @@ from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequen
 
 RESPONSE_JOB = "response"
 """The kind of the jobs of this part."""
+RESPONSE = "response_id"
+"""The member of a job's spec that names its response."""
 
 
 class ResponseStatus(StrEnum):
@@ -105,6 +107,7 @@ RECORDS = (
         indexes={
             "by_entity": Index(("entity",)),
             "by_project": Index(("entity", "project")),
+            "by_age": Index((), ("created_at",)),
         },
         sequence="seq",
         domain=("entity", "entity"),

@@ -34,7 +34,7 @@ def create_response(call: RouteCall) -> Flow[Response | None]:
     """Create a response; with `background` it is queued, and a worker answers it."""
     place = attribution(call.headers, call.principal)
     parsed = read_response_request(call.body, "body")
-    responses = call.platform.responses
+    responses = call.platform.compat.responses
     if parsed.background:
         queued = yield from responses._queue(parsed, place, idempotency_key(call))
         if parsed.request.streamed:
@@ -59,7 +59,7 @@ def count_input_tokens(call: RouteCall) -> Flow[Response | None]:
     """Count the tokens of an input, with the conversation before it, without answering it."""
     place = attribution(call.headers, call.principal)
     parsed = read_counted_response(call.body, "body")
-    messages = yield from call.platform.responses._conversation(parsed)
+    messages = yield from call.platform.compat.responses._conversation(parsed)
     try:
         tokens = yield from call.platform.chat._count(attrs.evolve(parsed.request, messages=messages), place)
     except InvalidInput as wrong:
@@ -90,25 +90,25 @@ def show_response(call: RouteCall) -> Flow[Response | None]:
     if stream == "true":
         yield from followed(call, response_id, call.integer("starting_after", -1, -1, MOST_EVENTS))
         return None
-    responses = call.platform.responses
+    responses = call.platform.compat.responses
     return json_response(response_object((yield responses._call(partial(responses.get, response_id)))))
 
 
 def delete_response(call: RouteCall) -> Response:
     """Delete a response that is stored."""
     response_id = call.params["response_id"]
-    call.platform.responses.delete(response_id)
+    call.platform.compat.responses.delete(response_id)
     return json_response(DeletedResponse(response_id, "response", True))
 
 
 def cancel_response(call: RouteCall) -> Response:
     """Cancel a response that is answered in the background."""
-    return json_response(response_object(call.platform.responses.cancel(call.params["response_id"])))
+    return json_response(response_object(call.platform.compat.responses.cancel(call.params["response_id"])))
 
 
 def list_response_items(call: RouteCall) -> Response:
     """List the items of a response's input, the last first unless another order is requested."""
-    return json_response(item_page(call, call.platform.responses.input_items(call.params["response_id"])))
+    return json_response(item_page(call, call.platform.compat.responses.input_items(call.params["response_id"])))
 
 
 def _routes(base: str) -> tuple[Route, ...]:

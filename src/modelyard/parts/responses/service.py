@@ -1,4 +1,4 @@
-"""`platform.responses`: answers that the platform keeps, so that the next request can continue after one."""
+"""`platform.compat.responses`: answers that the platform keeps, so that the next request can continue after one."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -33,8 +33,8 @@ from modelyard.protocols import Snapshot, Tx
 class Responses:
     """Responses. They are answered, limited and booked as completions are.
 
-    first = platform.responses.create(model="echo", input="hello", instructions="Answer briefly.")
-    then = platform.responses.create(model="echo", input="and then?", previous_response_id=first.id)
+    first = platform.compat.responses.create(model="echo", input="hello", instructions="Answer briefly.")
+    then = platform.compat.responses.create(model="echo", input="and then?", previous_response_id=first.id)
     then.text, then.calls, then.usage["total_tokens"]
 
     Input is a string, or dicts of the format's items. The parameters are those of `ResponseOptions`.

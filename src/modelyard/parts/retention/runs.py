@@ -7,6 +7,7 @@ from functools import partial
 import attrs
 
 from modelyard.domain.evaluation.run import EvaluationRun, Prediction, Score
+from modelyard.parts.retention.in_use import InUse
 from modelyard.parts.retention.retained import AT_ONCE, Export, Path, exporting, time_before
 from modelyard.platform.evaluations.runs import Runs
 from modelyard.platform.paging import iter_index_live
@@ -25,12 +26,17 @@ class RemovedRuns:
 def keep_runs(runtime: Runtime, runs: Runs, days: float, export: Path) -> RemovedRuns:
     """Remove the runs that ended more than so many days ago, after they were appended to `export` with their parts.
 
-    Each run can be removed again after a crash; it may then be in the file twice. Raises `InvalidInput`.
+    A run stays while a job rescores it. Each run can be removed again after a crash; it may then be in the file twice.
+    Raises `InvalidInput`.
     """
     until = time_before(runtime, days)
+    in_use = InUse(runtime)
     removed = parts = 0
     with exporting(export) as file:
         for run in _ended_before(runtime, until):
+            runtime.store.read(in_use.follow)
+            if (EvaluationRun, run.id) in in_use:
+                continue
             parts += _export(runtime, run, file)
             removed += runs.delete([run.id], project=run.project, entity=run.entity)
     return RemovedRuns(removed, parts)

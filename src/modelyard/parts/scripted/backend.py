@@ -34,8 +34,8 @@ class ScriptedBackend:
     `.answer(...)` the answers. Pauses sleep on `clock`; without a clock they take no time. `requests` are the requests
     so far, oldest first. Raises `NoAnswerPrepared` if no rule matches, if the list is used up, for a fault of the
     script itself (a text that is not Unicode, a bug of a function), and for an answer that the request rules out: not
-    valid under its schema or that of a strict tool, or without the call that its tool choice demands. `unchecked` gives
-    such an answer nevertheless. Embeddings are made by `EchoBackend`.
+    valid under its schema or that of a strict tool, without the call that its tool choice demands, or with a call of a
+    tool that is not offered. `unchecked` gives such an answer nevertheless. Embeddings are made by `EchoBackend`.
 
     >>> backend = ScriptedBackend([on("refund").answer(call("look_up", order=17)), on(tool="look_up").answer("Paid.")])
     >>> backend.requests, backend.texts, backend.unused

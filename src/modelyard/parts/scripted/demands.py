@@ -40,13 +40,34 @@ def writable(answer: Iterable[Item], request: CompletionRequest) -> Iterator[Ite
 
 
 def checked(answer: Iterable[Item], request: CompletionRequest) -> Iterable[Item]:
-    """Return the answer. Raises `NoAnswerPrepared` if it is whole and does not meet the demands, and `InvalidInput` for
-    a schema or a pattern that is not decided here, at its place."""
+    """Return the answer. Raises `NoAnswerPrepared` if it is whole and does not meet the demands or calls what is not
+    offered, and `InvalidInput` for a schema or a pattern that is not decided here, at its place."""
+    answer = _offered(answer, request)
     free = request.response_format.type is ResponseType.TEXT and request.tool_choice.mode is ToolMode.AUTO
     of_any_length = not (request.sampling.min_tokens or request.sampling.ignore_eos)
     if free and of_any_length and not any(tool.strict for tool in request.tools):
         return answer
     return _checked(answer, request)
+
+
+def _offered(answer: Iterable[Item], request: CompletionRequest) -> Iterator[Item]:
+    """Yield the answer, up to the call of a tool that the request does not offer. A name may come in pieces."""
+    offered, names = [tool.name for tool in request.tools], dict[int, str]()
+    for item in answer:
+        if isinstance(item, Delta):
+            made = item.tool_call
+            if made and made.name:
+                names[made.index] = names.get(made.index, "") + made.name
+            whole = item.finish_reason is not None and item.finish_reason not in CUT
+            for name in names.values():
+                if name not in offered and (whole or not any(tool.startswith(name) for tool in offered)):
+                    raise _not_offered(name, offered)
+        yield item
+
+
+def _not_offered(name: str, offered: list[str]) -> InvalidInput:
+    tools = f"the tools {', '.join(map(repr, offered))}" if offered else "no tools"
+    return _refusal(f"a call of {name!r}", f"the request offers {tools}")
 
 
 def _checked(answer: Iterable[Item], request: CompletionRequest) -> Iterator[Item]:
@@ -61,7 +82,8 @@ def _checked(answer: Iterable[Item], request: CompletionRequest) -> Iterator[Ite
     deltas = [item for item in held if isinstance(item, Delta)]
     if broken is None and not any(delta.finish_reason in CUT for delta in deltas):
         text, calls = "".join(delta.text for delta in deltas), _calls(deltas)
-        _refuse(_unmet(text, calls, request) or _too_short(deltas, request), _shown(text, calls))
+        if why := _unmet(text, calls, request) or _too_short(deltas, request):
+            raise _refusal(_shown(text, calls), why)
     yield from held
     if broken is not None:
         raise broken
@@ -81,13 +103,12 @@ def _shown(text: str, calls: list[tuple[str, str]]) -> str:
     return ", ".join(said) or "empty"
 
 
-def _refuse(why: str | None, shown: str) -> None:
-    if why is not None:
-        raise NoAnswerPrepared.at(
-            "messages",
-            msg=f"the script's answer is {shown}, but {why}; for a model that does not do as it is asked "
-            "use ScriptedBackend(..., unchecked=True)",
-        )
+def _refusal(shown: str, why: str) -> InvalidInput:
+    return NoAnswerPrepared.at(
+        "messages",
+        msg=f"the script's answer is {shown}, but {why}; for a model that does not do as it is asked "
+        "use ScriptedBackend(..., unchecked=True)",
+    )
 
 
 def _unmet(text: str, calls: list[tuple[str, str]], request: CompletionRequest) -> str | None:

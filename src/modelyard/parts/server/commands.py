@@ -6,7 +6,15 @@ from typing import Any
 import click
 
 from modelyard.asgi import asgi_app, dashboard_app
-from modelyard.cli.terminal import StoreName, named_factory, opened, printable_store, store_option, try_artifacts
+from modelyard.cli.terminal import (
+    StoreName,
+    named_factory,
+    opened,
+    patiently,
+    printable_store,
+    store_option,
+    try_artifacts,
+)
 from modelyard.cli.working import ending_with_workers, executor_of, log_option
 from modelyard.domain.identity import anonymous as anonymous_principal
 from modelyard.domain.identity import host as host_principal
@@ -14,8 +22,10 @@ from modelyard.http.auth import is_loopback
 from modelyard.http.interface import Interface
 from modelyard.http.interfaces import STANDARD
 from modelyard.parts.server import forwarded, uvicorn_server
+from modelyard.parts.server.bounded_heads import Bounds
 from modelyard.report.terminal import log_to_terminal
 
+HEAD_SECONDS = Bounds().head_seconds
 _STANDARD = ",".join(map(str, STANDARD))
 GRACE_HELP = (
     "How long to serve on after SIGTERM, while /readyz says 503, so that load balancers send no more.  [default: 0]"
@@ -75,8 +85,8 @@ def _interfaces(context: click.Context, option: click.Parameter, given: str) -> 
     "--head-timeout",
     metavar="SECONDS",
     type=click.FloatRange(0, min_open=True),
-    default=30.0,
-    help="How long the head of a request may take.  [default: 30]",
+    default=HEAD_SECONDS,
+    help=f"How long the head of a request may take.  [default: {HEAD_SECONDS:g}]",
 )
 @log_option
 def serve(
@@ -99,10 +109,10 @@ def serve(
     """Serve the platform over HTTP until interrupted."""
     if anonymous is not None and not is_loopback(f"[{host}]" if ":" in host else host):
         raise click.UsageError(f"--anonymous is for a host that only this machine reaches; {host} is not one")
-    with opened(store, must_exist=False) as platform:
+    with opened(store, must_exist=False, waits=True) as platform:
         try_artifacts(platform)
         log_to_terminal(log)
-        if named_factory() is None and anonymous is None and not platform.keys.list():
+        if named_factory() is None and anonymous is None and not patiently(platform.keys.list):
             click.echo(
                 f"No API key yet; make one: modelyard keys create --store {printable_store(store)} --entity local",
                 err=True,

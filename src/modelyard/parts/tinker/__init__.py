@@ -1,4 +1,4 @@
-"""`platform.training_runs`: models that clients train command by command."""
+"""`platform.compat.training_runs`: models that clients train command by command."""
 
 from modelyard.lazy import defer_modules
 

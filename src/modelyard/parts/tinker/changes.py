@@ -15,4 +15,5 @@ CHANGES: tuple[SchemaChange, ...] = (
             AddIndex(RunSession, "by_stage", ["stage", "seen_at", "seq"]),
         ],
     ),
+    SchemaChange("tinker/0001_runs_in_order", [AddIndex(TrainingRun, "by_all", ["seq"])]),
 )

@@ -21,7 +21,7 @@ MOST_WEIGHTS = 100
 
 
 def listed(view: View) -> HtmlPage:
-    page = view.platform.training_runs.listing().page(PAGE, view.query.get("after"))
+    page = view.platform.compat.training_runs.listing().page(PAGE, view.query.get("after"))
     columns = [("run", ""), ("model", ""), ("base model", ""), ("state", ""), ("steps", "number"), ("loss", "")]
     shown = table([*columns, ("last command", ""), ("created", "")], [_line(view, run) for run in page])
     more = view.link("Older runs", "tinker", after=page.items[-1].id) if page.has_more else ""
@@ -42,7 +42,7 @@ def _line(view: View, run: TrainingRun) -> Sequence[object]:
         _state(run),
         count_text(run.steps),
         _loss(view, run),
-        when(view.platform.training_runs.last_request(run)),
+        when(view.platform.compat.training_runs.last_request(run)),
         when(run.created_at),
     )
 
@@ -52,7 +52,9 @@ def _state(run: TrainingRun) -> Html:
 
 
 def _loss(view: View, run: TrainingRun) -> Html:
-    losses = [row.values["loss"] for row in view.platform.training_runs.metrics(run, DRAWN) if "loss" in row.values]
+    losses = [
+        row.values["loss"] for row in view.platform.compat.training_runs.metrics(run, DRAWN) if "loss" in row.values
+    ]
     return joined([Html(sparkline(losses)), tag("small", f"{losses[-1]:.4g}")]) if losses else Html(NONE)
 
 
@@ -68,7 +70,7 @@ def _model(view: View, run: TrainingRun) -> Html:
 
 
 def run(view: View) -> HtmlPage:
-    runs = view.platform.training_runs
+    runs = view.platform.compat.training_runs
     found = runs.get(view.params["run"])
     drawn = curves([("", runs.metrics(found, POINTS))], "optimizer step")
     content = joined(
@@ -83,7 +85,7 @@ def run(view: View) -> HtmlPage:
 
 
 def _facts(view: View, run: TrainingRun) -> Iterator[tuple[str, object]]:
-    runs = view.platform.training_runs
+    runs = view.platform.compat.training_runs
     session = runs.sessions.get(run.session_id).session
     yield "state", joined([_state(run), " ", run.ended])
     yield "model", _model(view, run)

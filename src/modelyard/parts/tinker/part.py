@@ -1,4 +1,4 @@
-"""Models that clients train command by command: `platform.training_runs`, as Tinker's client asks for it."""
+"""Models that clients train command by command: `platform.compat.training_runs`, as Tinker's client asks for it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -80,7 +80,7 @@ PART = Part(
     "tinker",
     records=_records,
     changes=_changes,
-    resources={"training_runs": _training_runs},
+    resources={"compat.training_runs": _training_runs},
     job_types={"commands": _job},
     interfaces=_interfaces,
     routes={"tinker": _routes},

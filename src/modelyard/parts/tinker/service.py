@@ -1,4 +1,4 @@
-"""`platform.training_runs`: models that clients train command by command, as Tinker's interface has it."""
+"""`platform.compat.training_runs`: models that clients train command by command, as Tinker's interface has it."""
 
 import hashlib
 from collections.abc import Mapping
@@ -338,7 +338,7 @@ class TrainingRuns:
         clock, store = self._runtime.clock, self._runtime.store
         threads = self._runtime.store_threads(self._principal.entity)
         until = clock.monotonic() + seconds
-        with closing(JobWaiter(clock, store)) as waiter:
+        with closing(JobWaiter(clock, store, self._runtime.settings.poll)) as waiter:
             while True:
                 found: Future = yield Call(partial(self.future, future_id), store.blocking, threads)
                 left = until - clock.monotonic()

@@ -52,7 +52,7 @@ def tidy_sessions(runtime: Runtime) -> None:
 
 
 def _unseen_since(runtime: Runtime, stage: SessionStage, moment: datetime) -> Sequence[RunSession]:
-    first = runtime.store.read(lambda snapshot: snapshot.page(RunSession, "by_stage", stage, limit=_AT_ONCE))
+    first = runtime.look(lambda snapshot, _: snapshot.page(RunSession, "by_stage", stage, limit=_AT_ONCE))
     return [session for session in first if session.seen_at <= moment]
 
 

@@ -1,4 +1,4 @@
-"""`platform.traces`: calls that programs trace, feedback on them, and the objects that they name."""
+"""`platform.compat.traces`: calls that programs trace, feedback on them, and the objects that they name."""
 
 from modelyard.lazy import defer_modules
 

@@ -48,8 +48,8 @@ class CallLineage:
 class Calls:
     """The calls that a principal may see.
 
-    call = platform.traces.calls.start("answer", {"question": "2 + 2"})
-    platform.traces.calls.end(call.id, "4")
+    call = platform.compat.traces.calls.start("answer", {"question": "2 + 2"})
+    platform.compat.traces.calls.end(call.id, "4")
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:

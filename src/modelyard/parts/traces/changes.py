@@ -17,4 +17,5 @@ CHANGES: tuple[SchemaChange, ...] = (
             AddIndex(TracedCall, "by_outcome", ["entity", "project", "outcome", "started_at", "seq"]),
         ],
     ),
+    SchemaChange("traces/0001_ages_of_feedback", [AddIndex(Feedback, "by_age", ["created_at", "seq"])]),
 )

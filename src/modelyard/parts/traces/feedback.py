@@ -24,7 +24,7 @@ LONGEST_REF = 900
 class Feedbacks:
     """The feedback that a principal may see.
 
-    platform.traces.feedback.add(call.ref, "thumbs", {"up": True})
+    platform.compat.traces.feedback.add(call.ref, "thumbs", {"up": True})
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:

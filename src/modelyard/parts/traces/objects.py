@@ -33,7 +33,7 @@ _CLASSES = {ObjectKind.DATASET: "Dataset", ObjectKind.EVALUATION: "Evaluation", 
 class PublishedObjects:
     """The objects of the projects of a principal.
 
-    prompt = platform.traces.objects.publish("prompt", {"text": "Answer in one word."})
+    prompt = platform.compat.traces.objects.publish("prompt", {"text": "Answer in one word."})
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:

@@ -129,13 +129,13 @@ def listed(view: View) -> HtmlPage:
 def _page(view: View, wanted: Wanted) -> tuple[Sequence[TracedCall], int | None]:
     """Return the calls of a page, and how many lie before the next one; None if no more are known."""
     if wanted.place is None:
-        everywhere = view.platform.traces.calls.list_all()
+        everywhere = view.platform.compat.traces.calls.list_all()
         read: Iterator[TracedCall] = islice(everywhere, wanted.skip, wanted.skip + EXAMINED)
     else:
         entity, project = wanted.place
         first, name = wanted.found_first, f"page {wanted.query()}"
         query = CallQuery(first, sort=(_START,), limit=EXAMINED, offset=wanted.skip, name=name)
-        read = view.platform.traces.calls.query(query, entity=entity, project=project)
+        read = view.platform.compat.traces.calls.query(query, entity=entity, project=project)
     found, count, meant = list[TracedCall](), 0, wanted.filter
     for call in read:
         count += 1
@@ -167,7 +167,7 @@ def _field(name: str, value: str, words: str) -> Html:
 
 
 def _nothing() -> Html:
-    return empty("No call yet. Trace one:", 'platform.traces.calls.start("answer", {"question": "2 + 2"})')
+    return empty("No call yet. Trace one:", 'platform.compat.traces.calls.start("answer", {"question": "2 + 2"})')
 
 
 def _line(view: View, call: TracedCall) -> Sequence[object]:
@@ -236,10 +236,10 @@ def call(view: View) -> HtmlPage:
     place: Any = {"entity": view.params["entity"], "project": view.params["project"]}
     if not view.principal.scope.covers(**place):
         raise NotFound("Call", view.params["call"])
-    calls = view.platform.traces.calls
+    calls = view.platform.compat.traces.calls
     found = calls.lineage(view.params["call"], **place)
     one = found.call
-    said = view.platform.traces.feedback.list(ref=one.ref, **place).page(MOST_FEEDBACK)
+    said = view.platform.compat.traces.feedback.list(ref=one.ref, **place).page(MOST_FEEDBACK)
     trace = CallQuery(CallFilter(trace_ids=(one.trace_id,)), limit=IN_TREE)
     content = joined(
         [

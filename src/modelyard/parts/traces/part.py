@@ -1,4 +1,4 @@
-"""Calls that programs trace: `platform.traces`."""
+"""Calls that programs trace: `platform.compat.traces`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -59,7 +59,7 @@ PART = Part(
     "traces",
     records=_records,
     changes=_changes,
-    resources={"traces": _traces},
+    resources={"compat.traces": _traces},
     interfaces=_interfaces,
     routes={"traces": _routes},
     pages=_pages,

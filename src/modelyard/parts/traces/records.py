@@ -216,6 +216,7 @@ RECORDS = (
             "by_entity": Index(("entity",)),
             "by_project": Index(("entity", "project")),
             "by_ref": Index(("entity", "project", "ref")),
+            "by_age": Index((), ("created_at",)),
         },
         sequence="seq",
         texts="created_at",

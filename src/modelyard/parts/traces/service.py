@@ -1,4 +1,4 @@
-"""`platform.traces`: calls that programs trace, in one place with the models that answered."""
+"""`platform.compat.traces`: calls that programs trace, in one place with the models that answered."""
 
 from datetime import timedelta
 
@@ -17,9 +17,9 @@ from modelyard.protocols import Tx
 class Traces:
     """Traced calls, the feedback on them, and the objects, tables and files that they refer to.
 
-    call = platform.traces.calls.start("answer", {"question": "2 + 2"})
-    platform.traces.calls.end(call.id, "4")
-    platform.traces.feedback.add(call.ref, "thumbs", {"up": True})
+    call = platform.compat.traces.calls.start("answer", {"question": "2 + 2"})
+    platform.compat.traces.calls.end(call.id, "4")
+    platform.compat.traces.feedback.add(call.ref, "thumbs", {"up": True})
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:

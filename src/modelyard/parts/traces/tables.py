@@ -45,8 +45,8 @@ class TableRow:
 class TracedTables:
     """The tables and files of the projects of a principal.
 
-    table = platform.traces.tables.create([{"question": "2 + 2"}])
-    [row.value for row in platform.traces.tables.rows(table.digest)]
+    table = platform.compat.traces.tables.create([{"question": "2 + 2"}])
+    [row.value for row in platform.compat.traces.tables.rows(table.digest)]
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:

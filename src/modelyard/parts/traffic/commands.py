@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from modelyard.cli.terminal import StoreName, json_option, names_once, opened, show_fields, store_option
+from modelyard.domain.worker import Resources
 from modelyard.errors import JobFailed
 
 PROMPT = "Is this a good answer? Say yes or no.\n\nQuestion: {prompt}\n\nAnswer: {output}"
@@ -61,6 +62,8 @@ def _pattern(text: str) -> re.Pattern[str]:
 @click.option("--project", help="Only of this project; the dataset is in it, else in the default one.")
 @click.option("--entity", help="Of this entity.")
 @click.option("--train", metavar="MODEL", help="Train MODEL on them: by SFT, with --pairs by DPO.")
+@click.option("--priority", type=int, help="From -1000 to 1000; the higher runs first, its training too.")
+@click.option("--idempotency-key", metavar="KEY", help="The same command with the same KEY makes one job only.")
 @click.option("--no-wait", is_flag=True, help="Leave the job to a worker, and print its id.")
 @json_option
 def collect(
@@ -75,6 +78,8 @@ def collect(
     judge_scale: str,
     train: str | None,
     no_wait: bool,
+    idempotency_key: str | None,
+    priority: int | None,
     as_json: bool,
     **conditions: Any,
 ) -> None:
@@ -91,7 +96,8 @@ def collect(
         conditions["score"] = {"type": "llm_judge", "model": judge, **scale}
     with opened(store) as platform:
         chosen = {**conditions, "metadata": dict(metadata), "redact": (*redact, *patterns)}
-        handle = platform.traffic.submit(name, train=train, **chosen)
+        needs: Resources = {} if priority is None else {"priority": priority}
+        handle = platform.traffic.submit(name, train=train, needs=needs, idempotency_key=idempotency_key, **chosen)
         job, shown = handle.refresh(), dict[str, Any]()
         try:
             if not no_wait:

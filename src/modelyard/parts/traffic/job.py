@@ -113,7 +113,9 @@ class _Collection:
             url, kind = Collected(train, held_out, left_out).url, JobKind.DPO if self.request.pairs else JobKind.SFT
             training = Training(self.runtime, self.principal)
             key = f"collection-{self.claimed.job.id}"
-            made["training_job_id"] = training.submit(kind, self.spec["train"], url, idempotency_key=key).id
+            needs = self.spec.get("needs")
+            job = training.submit(kind, self.spec["train"], url, needs=needs, idempotency_key=key)
+            made["training_job_id"] = job.id
         return made
 
 

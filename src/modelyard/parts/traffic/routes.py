@@ -10,6 +10,7 @@ import attrs
 from modelyard.domain.job import JobStatus
 from modelyard.formats.constraints import NAME, Length, Within
 from modelyard.formats.converter import structure_exactly
+from modelyard.http.body_schemas import NeedsBody, resources_of
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, idempotency_key
 from modelyard.http.interface import Auth
 from modelyard.http.interfaces import TRAINING
@@ -31,7 +32,8 @@ class TrafficCollect:
     which `{output}` stands for the answer and `{prompt}` for the last question. `at_least` is what the score must be.
     `pairs` makes preferences of the best and the worst answer to the same messages. `redact` names kinds of text to
     replace. `holdout` is the part of the conversations that is kept apart. `train` is the id or the name of a model,
-    which is then trained with the default options of SFT, with `pairs` of DPO.
+    which is then trained with the default options of SFT, with `pairs` of DPO. Of
+    `needs`, the collection has the priority, and the training all.
     """
 
     name: str = attrs.field(validator=NAME)
@@ -49,6 +51,7 @@ class TrafficCollect:
     holdout: float = attrs.field(default=0.0, validator=Within(0, 0.99))
     limit: int | None = attrs.field(default=None, validator=Within(1, 100_000_000))
     train: str | None = attrs.field(default=None, validator=Length(1, 512))
+    needs: NeedsBody | None = None
 
 
 @attrs.frozen
@@ -97,6 +100,7 @@ def create_traffic_dataset(call: RouteCall) -> Response:
     chosen: dict[str, Any] = attrs.asdict(body, recurse=False)
     chosen |= {"since": _time(body.since), "until": _time(body.until)}
     with problems_at("body"):
+        chosen["needs"] = None if body.needs is None else resources_of(body.needs)
         handle = call.platform.traffic.submit(chosen.pop("name"), **chosen, idempotency_key=key, require_worker=True)
     return json_response(traffic_dataset(handle.refresh()))
 

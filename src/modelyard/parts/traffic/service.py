@@ -10,6 +10,7 @@ from modelyard.domain.job import Job
 from modelyard.domain.models import Model
 from modelyard.domain.record import Order
 from modelyard.domain.training import DatasetName
+from modelyard.domain.worker import Resources, check_resources
 from modelyard.formats.training_data import read_dataset
 from modelyard.parts.traffic.collected import Collected, TrainedRow
 from modelyard.parts.traffic.collector import Collector
@@ -72,6 +73,7 @@ class Traffic:
         name: str,
         *,
         train: Model | str | None = None,
+        needs: Resources | None = None,
         idempotency_key: str | None = None,
         require_worker: bool = False,
         **options: Unpack[CollectOptions],
@@ -79,8 +81,9 @@ class Traffic:
         """Queue a job that collects as `collect` does, and then trains the model `train` by SFT, with `pairs` by DPO.
 
         Answers that are stored from now on are not collected. If its worker is lost, the job continues where it was.
-        Functions cannot be conditions of a job. The same request under one `idempotency_key` is one job. With
-        `require_worker`, raises `NoWorker` if no worker is alive. Raises as `collect`, and `RateLimited`, `Conflict`.
+        Functions cannot be conditions of a job. Of `needs`, the collection has the priority, and the training all. The
+        same request under one `idempotency_key` is one job. With `require_worker`, raises `NoWorker` if no worker is
+        alive. Raises as `collect`, and `RateLimited`, `Conflict`.
         """
         key = check_idempotency_key(idempotency_key)
         request = CollectRequest.of(self._runtime, self._principal, name, options)
@@ -88,11 +91,13 @@ class Traffic:
         if require_worker:
             announced.require_worker(self._runtime)
         self._runtime.require_room()
+        fields = check_resources(needs or {})
         asked = {"name": name, "collect": request.plain(), "train": trained.id if trained else None}
+        asked |= {"needs": dict(needs)} if needs else {}
         spec = {**asked, "request": digest(asked), "asker": requester_spec(self._runtime, self._principal)}
         job_id, now = self._runtime.ids(), self._runtime.clock.now()
         most, place = self._runtime.settings.max_queued_jobs, (request.entity, request.project)
-        requested = Job(job_id, COLLECT_JOB, *place, job_id, now, spec, idempotency_key=key)
+        requested = Job(job_id, COLLECT_JOB, *place, job_id, now, spec, idempotency_key=key, rank=fields["rank"])
         job = self._runtime.store.transact(lambda tx: enqueue(tx, requested, most))
         if job.id == job_id:
             announce(self._runtime, job)

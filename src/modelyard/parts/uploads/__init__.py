@@ -1,4 +1,4 @@
-"""`platform.uploads`: training data that clients upload."""
+"""`platform.compat.uploads`: training data that clients upload."""
 
 from modelyard.lazy import defer_modules
 

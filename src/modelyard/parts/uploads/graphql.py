@@ -54,26 +54,28 @@ def _run_files(_: RouteCall, variables: RunFilesVariables) -> Data:
 def _begin(call: RouteCall, variables: ArtifactCreateVariables) -> Data:
     wanted = variables.input
     return answer.begun(
-        call.platform.uploads.begin(wanted.artifactCollectionName, project=wanted.projectName, entity=wanted.entityName)
+        call.platform.compat.uploads.begin(
+            wanted.artifactCollectionName, project=wanted.projectName, entity=wanted.entityName
+        )
     )
 
 
 def _expect_manifest(call: RouteCall, variables: ManifestVariables) -> Data:
     if not variables.includeUpload:
         return answer.manifest_expected(variables.artifactID, None)
-    secret = call.platform.uploads.expect_manifest(variables.artifactID)
+    secret = call.platform.compat.uploads.expect_manifest(variables.artifactID)
     return answer.manifest_expected(variables.artifactID, _base(call) + MANIFEST.format(manifest=secret))
 
 
 def _expect_file(call: RouteCall, variables: FilesVariables) -> Data:
     file = variables.file
-    secret = call.platform.uploads.expect_file(file.artifactID, file.md5)
+    secret = call.platform.compat.uploads.expect_file(file.artifactID, file.md5)
     url = None if secret is None else _base(call) + FILE.format(file=secret)
     return answer.file_expected(file.artifactID, file.name, url)
 
 
 def _commit(call: RouteCall, variables: CommitVariables) -> Data:
-    call.platform.uploads.commit(variables.artifactID)
+    call.platform.compat.uploads.commit(variables.artifactID)
     return answer.committed(variables.artifactID)
 
 
@@ -89,7 +91,7 @@ def _base(call: RouteCall) -> str:
 
 
 def _artifact(call: RouteCall, variables: ArtifactVariables) -> Data:
-    return answer.artifact(variables.id, call.platform.uploads.dataset(variables.id))
+    return answer.artifact(variables.id, call.platform.compat.uploads.dataset(variables.id))
 
 
 def _named_artifact(call: RouteCall, variables: NamedArtifactVariables) -> Data:
@@ -101,7 +103,7 @@ def _membership(call: RouteCall, variables: NamedArtifactVariables) -> Data:
 
 
 def _found(call: RouteCall, variables: NamedArtifactVariables) -> Dataset | None:
-    return call.platform.uploads.find(variables.name, project=variables.project, entity=variables.entity)
+    return call.platform.compat.uploads.find(variables.name, project=variables.project, entity=variables.entity)
 
 
 # ---- by their names, or by their one field -------------------------------------------------------------------------

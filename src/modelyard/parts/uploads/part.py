@@ -1,4 +1,4 @@
-"""Training data that the W&B client uploads: `platform.uploads`."""
+"""Training data that the W&B client uploads: `platform.compat.uploads`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -39,7 +39,7 @@ def _routes() -> "Sequence[Route]":
 PART = Part(
     "uploads",
     records=_records,
-    resources={"uploads": _uploads},
+    resources={"compat.uploads": _uploads},
     interfaces=_interfaces,
     routes={"uploads": _routes},
 )

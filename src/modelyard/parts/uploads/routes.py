@@ -32,14 +32,14 @@ def perform_graphql(call: RouteCall) -> Response:
 
 def put_upload_file(call: RouteCall) -> Response:
     """Store the file of an upload."""
-    call.platform.uploads.receive(call.params["file"], call.file)
+    call.platform.compat.uploads.receive(call.params["file"], call.file)
     return json_response(Received())
 
 
 def put_upload_manifest(call: RouteCall) -> Response:
     """Compare the list of files of an upload with the file that came."""
     manifest = structure(Manifest, call.body, "body")
-    call.platform.uploads.check_manifest(call.params["manifest"], manifest.digests)
+    call.platform.compat.uploads.check_manifest(call.params["manifest"], manifest.digests)
     return json_response(Received())
 
 
@@ -53,7 +53,7 @@ def accept_run_stream(call: RouteCall) -> Response:
 def _owner(platform: Platform, address: Mapping[str, str]) -> Principal:
     """Identify the caller by the address of an upload, which holds its own secret. Raises `Forbidden`."""
     ((part, secret),) = address.items()
-    return platform.uploads.authenticate(part, secret)
+    return platform.compat.uploads.authenticate(part, secret)
 
 
 _route = partial(documented_route, UPLOADS)

@@ -82,6 +82,18 @@ def test_webhook(store: StoreName, webhook: str) -> None:
     click.echo(f"delivered {message.id}")
 
 
+@webhooks.command("alert")
+@store_option
+@click.argument("entity")
+@click.option("--share", default=0.1, show_default=True, help="The part of the requests that must have failed.")
+@click.option("--at-least", default=5, show_default=True, help="How many must have failed.")
+def alert_of_failures(store: StoreName, entity: str, share: float, at_least: int) -> None:
+    """Post requests.failed, once in five minutes, when so many requests of ENTITY have failed within them."""
+    with opened(store) as platform:
+        made = platform.part(Webhooks).alert_of_failures(share, at_least=at_least, entity=entity)
+    click.echo(f"{entity} is told when {made.at_least} or more requests fail, and {made.share:.4g} of all")
+
+
 @webhooks.command("dead")
 @store_option
 @entity_option

@@ -53,6 +53,7 @@ def _budget(budget: Budget) -> Mapping[str, Any]:
     return {
         "id": budget.id,
         "key_id": budget.key_id,
+        "project": budget.project,
         "limit": f"{budget.limit:f}",
         "spent": f"{budget.spent:f}",
         "period": budget.period,

@@ -47,8 +47,10 @@ def _on_event(runtime: "Runtime", tx: "Tx", event: object) -> None:
 
 
 def _upkeep(runtime: "Runtime") -> None:
+    from modelyard.parts.webhooks.alerts import look
     from modelyard.parts.webhooks.delivery import deliver_due
 
+    look(runtime)
     deliver_due(runtime)
 
 

@@ -1,6 +1,6 @@
 """Addresses that events are posted to, and the messages that wait for them."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 
 import attrs
@@ -15,6 +15,8 @@ class WebhookEvent(StrEnum):
     RUN_ENDED = "run.ended"
     ALIAS_MOVED = "alias.moved"
     BUDGET_WARNED = "budget.warned"
+    REQUESTS_FAILED = "requests.failed"
+    RATE_LIMIT_HIT = "rate_limit.hit"
 
 
 TEST = "webhook.test"
@@ -53,6 +55,23 @@ class WebhookEndpoint:
         return not self.disabled and (not self.events or type in self.events or type == TEST)
 
 
+@attrs.frozen
+class RequestAlerts:
+    """The rule by which an entity is told that its requests fail, and what happened in its window, which begins `since`
+    then: how many requests `failed`, were refused by a rate limit (`limited`), and what it was `told` of already.
+
+    It is told if at least `at_least` failed, and they are the part `share` of all.
+    """
+
+    entity: str
+    share: float = 0.1
+    at_least: int = 5
+    since: datetime = datetime(1970, 1, 1, tzinfo=UTC)
+    failed: int = 0
+    limited: int = 0
+    told: tuple[str, ...] = ()
+
+
 class MessageStage(StrEnum):
     """Where a message is. One that was delivered is gone."""
 
@@ -88,6 +107,13 @@ RECORDS = (
         ("id",),
         indexes={"all": Index(()), "by_entity": Index(("entity",))},
         sequence="seq",
+        domain=("entity", "entity"),
+    ),
+    Record(
+        RequestAlerts,
+        "request_alerts",
+        ("entity",),
+        indexes={"by_entity": Index(("entity",), ("since",))},
         domain=("entity", "entity"),
     ),
     Record(

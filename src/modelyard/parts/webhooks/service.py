@@ -9,11 +9,19 @@ import attrs
 
 from modelyard.domain.identity import Principal, check_name, require_host
 from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound
+from modelyard.parts.webhooks.alerts import look, set_rule
 from modelyard.parts.webhooks.delivery import Deliveries, deliver_due
 from modelyard.parts.webhooks.events import body
 from modelyard.parts.webhooks.host_key import NONCE_BYTES, host_key
 from modelyard.parts.webhooks.outbox import MAX_ENDPOINTS, message_to
-from modelyard.parts.webhooks.records import TEST, MessageStage, WebhookEndpoint, WebhookEvent, WebhookMessage
+from modelyard.parts.webhooks.records import (
+    TEST,
+    MessageStage,
+    RequestAlerts,
+    WebhookEndpoint,
+    WebhookEvent,
+    WebhookMessage,
+)
 from modelyard.parts.webhooks.target import target_of
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.owned import remove_owned
@@ -77,12 +85,15 @@ class Webhooks:
         return index_listing(self._runtime, WebhookEndpoint, index, *where, place=place, keep=self._sees)
 
     def remove(self, webhook_id: str) -> WebhookEndpoint:
-        """Remove an endpoint, with its messages. Raises `NotFound`."""
+        """Remove an endpoint, with its messages; with the last of an entity, its rule of alerts. Raises `NotFound`."""
 
         def step(tx: Tx) -> WebhookEndpoint:
             endpoint = self._found(tx, WebhookEndpoint, webhook_id)
             remove_owned(tx, self._runtime.records, endpoint)
             tx.remove(WebhookEndpoint, webhook_id)
+            last = not tx.count(WebhookEndpoint, "by_entity", endpoint.entity)
+            if last and get_or_none(tx, RequestAlerts, endpoint.entity) is not None:
+                tx.remove(RequestAlerts, endpoint.entity)
             return endpoint
 
         return self._runtime.store.transact(step)
@@ -130,6 +141,14 @@ class Webhooks:
 
         return self._runtime.store.transact(step)
 
+    def alert_of_failures(self, share: float = 0.1, *, at_least: int = 5, entity: str | None = None) -> RequestAlerts:
+        """Post `requests.failed` when the part `share` of an entity's requests has failed within five minutes, and at
+        least so many did; once in that time. Raises `InvalidInput`, `Forbidden`.
+        """
+        entity = self._principal.entity if entity is None else check_name(entity, "entity")
+        self._require_whole(entity)
+        return set_rule(self._runtime, entity, share, at_least)
+
     # ---- messages
 
     def waiting(self, *, entity: str | None = None) -> Listing[WebhookMessage]:
@@ -158,6 +177,7 @@ class Webhooks:
     def deliver(self) -> Deliveries:
         """Post what is due, of every entity. Only the host may call this: served platforms and workers do it anyway."""
         require_host(self._principal)
+        look(self._runtime)
         return deliver_due(self._runtime)
 
     # ---- what is seen

@@ -1,6 +1,6 @@
 """The model catalogue: the models that requests can name, and how a name is resolved (specification 2.1, 4.1)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from operator import attrgetter
 from typing import BinaryIO
 
@@ -54,7 +54,7 @@ class Catalogue:
         offers = offered(self._runtime)
         found = self._runtime.store.read(lambda snapshot: _catalogued(self._runtime, snapshot, offers, id, None))
         if found is None:
-            raise _missing(id)
+            raise _missing(id, _hint(id, {entry.id for entry in self._entries()}))
         return found.entry
 
     def resolve(self, name: str) -> ServedModel:
@@ -219,6 +219,10 @@ def _near(snapshot: Snapshot, offers: Offers, name: str, principal: Principal) -
     registered = [record.id for record in snapshot.page(RegisteredEntry, "listed", OFFER, limit=_PAGE)]
     known = {*offers, *registered, *(f"{one.project}/{one.name}" for one in seen)}
     known |= {f"{one.entity}/{one.project}/{one.name}" for one in seen}
+    return _hint(name, known)
+
+
+def _hint(name: str, known: Set[str]) -> str:
     return nearest(name[:_SHOWN], known) or (f": {', '.join(sorted(known))}" if len(known) <= _FEW else "")
 
 

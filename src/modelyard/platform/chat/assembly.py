@@ -274,12 +274,12 @@ def assemblers_of(request: CompletionRequest, makes_choices: bool) -> list[Respo
         return [ResponseAssembler(request, _FIRST)]
     if makes_choices:
         return [ResponseAssembler(request, range(request.n))]
-    return [_assembler_of(request, index) for index in range(request.n)]
+    return [ResponseAssembler(choice_of(request, index), [index]) for index in range(request.n)]
 
 
-def _assembler_of(request: CompletionRequest, index: int) -> ResponseAssembler:
-    sampling = request.sampling.seeded(_shifted(request.sampling.seed or 0, index))
-    return ResponseAssembler(attrs.evolve(request, n=1, sampling=sampling), [index])
+def choice_of(request: CompletionRequest, index: int) -> CompletionRequest:
+    """Return what is asked for one of several choices, with a seed of its own."""
+    return request.choosing(1, request.sampling.seeded(_shifted(request.sampling.seed or 0, index)))
 
 
 def _shifted(seed: int, by: int) -> int:

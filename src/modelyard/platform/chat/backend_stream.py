@@ -10,7 +10,7 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion, CompletionRequest
 from modelyard.domain.frozen_fast import quick_init
 from modelyard.errors import BackendError
-from modelyard.flow import AsyncDriver, Driver
+from modelyard.flow import AsyncDriver, Driver, give_way
 from modelyard.lazy import asyncio, log
 from modelyard.protocols import AsyncBackend, Backend, Deltas, ServedModel
 from modelyard.threads import TenantThreads, run_in
@@ -282,4 +282,4 @@ class GiveWay:
 
     def aperform(self, driver: "AsyncDriver[Any]") -> Awaitable[Any]:
         """Return to the loop once."""
-        return asyncio.sleep(0)
+        return give_way()

@@ -1,6 +1,7 @@
 """What requests of every kind have in common: they are measured, may reserve a budget, and are booked once."""
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, ClassVar, Protocol
 
@@ -21,6 +22,8 @@ from modelyard.platform.usage.booking import CompletionBooking, RecordUsage
 from modelyard.protocols import DomainStep, ServedModel, Tx
 
 _entry = maker(LedgerEntry)
+
+BOOKED: ContextVar[list[LedgerEntry] | None] = ContextVar("what is booked within a function", default=None)
 
 
 class RequestInProgress(Protocol):
@@ -158,6 +161,8 @@ class BookedRequest:
     def _booked(self, entry: LedgerEntry) -> None:
         """Report what is in the ledger now."""
         self.entry = entry
+        if (noted := BOOKED.get()) is not None:
+            noted.append(entry)
         if self.client is not None:
             self.client.booked = entry
         if self.runtime.cache.meters is not None or self.runtime.observer is not None:
@@ -242,6 +247,7 @@ def report_failed(completion: BookedRequest, error: Exception) -> None:
     runtime, plan = completion.runtime, completion.plan
     completion.failure = error
     code, status = getattr(error, "code", ModelyardError.code), _status(completion)
+    runtime.cache.note_failure(completion.attribution.entity, completion.principal.key_id, code)
     if runtime.cache.meters is not None:  # without a plan, any word may have been sent as a model's name
         runtime.cache.meters.ended("" if plan is None else plan.booked_as, status, code)
     if runtime.observer is not None:

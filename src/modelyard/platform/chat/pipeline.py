@@ -99,8 +99,8 @@ class CompletionPipeline(RunningCompletion):
         try:
             self.created = unix_seconds(self.runtime.clock.now())
             self.assemblers = assemblers_of(self.request, self.makes_choices)
-            for assembler in self.assemblers:
-                yield from self._read(assembler, short_ways.begun)
+            for index, assembler in enumerate(self.assemblers):
+                yield from self._read(assembler, short_ways.begun(index))
             return self.assembled()
         except Exception as failure:
             self.failure = None if isinstance(failure, CallerDisconnected) else failure

@@ -6,7 +6,7 @@ from modelyard.platform.catalogue.service import booked_name, offered, served
 from modelyard.platform.chat.backend_stream import backend_of
 from modelyard.platform.chat.completion_plan import CompletionPlan
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.usage.booking import budgets_of
+from modelyard.platform.usage.booking import budget_ids, budgets_of
 from modelyard.protocols import ServedModel, Snapshot
 
 MOST_PLANS = 4096
@@ -42,8 +42,10 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
     version = runtime.store.settings_version()  # before what it is the version of
     entries, offers = runtime.backend.entries(), offered(runtime)
 
+    asked = budget_ids(entity, principal.key_id, project)
+
     def query(snapshot: Snapshot) -> tuple[ServedModel, list[Budget]]:
-        return served(runtime, snapshot, offers, model, principal), budgets_of(snapshot, entity, principal.key_id)
+        return served(runtime, snapshot, offers, model, principal), budgets_of(snapshot, asked)
 
     found, budgets = runtime.store.read(query)
     runtime.cache.see_budgets(budgets)
@@ -53,10 +55,10 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
     name = booked_name(model, found.entry, principal)
     same = entries if type(entries) is tuple and offered(runtime) is offers else None
     key_limited = principal.limits != _NO_LIMITS
-    asked = [] if key_limited or waits else [budget.id for budget in budgets]
+    after = [] if key_limited or waits else [budget.id for budget in budgets]
     limited, prices = key_limited or bool(budgets), dearest(found.entry.pricing)
     plan = CompletionPlan(
-        principal, found, backend, name, limited, asked, waits, in_thread, offers, same, version, prices
+        principal, found, backend, name, limited, after, waits, in_thread, offers, same, version, prices
     )
     if version is not None:  # the plan holds the principal, so that no other one gets its id
         _keep(runtime.cache.slot(KeptPlans), (id(principal), entity, project, model), plan)

@@ -92,7 +92,8 @@ def build_request(options: CompletionOptions, streamed: bool, details: bool = Fa
     given = options.get("messages")
     if given is not None and type(given) is not list:
         options = {**options, "messages": _listed(given)}
-    plain = None if "stream" in options else plain_request(options, streamed)
+    of_http = len(options) > 2 and not _OF_HTTP.keys().isdisjoint(options)
+    plain = None if of_http else plain_request(options, streamed)
     return plain or _read(options, streamed, details)
 
 

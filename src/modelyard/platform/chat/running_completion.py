@@ -16,7 +16,7 @@ from modelyard.lazy import log
 from modelyard.platform.chat import capability_checks as checks
 from modelyard.platform.chat.assembly import ResponseAssembler, check_length
 from modelyard.platform.chat.booked_request import BookedRequest
-from modelyard.platform.usage.booking import CompletionBooking
+from modelyard.platform.usage.booking import CompletionBooking, budget_ids
 from modelyard.protocols import ServedModel, Tx
 
 _completion, _usage, _admission = maker(Completion), maker(Usage), maker(Admission)
@@ -31,7 +31,8 @@ class RunningCompletion(BookedRequest):
     `request` is what the backend gets: with a token limit and a seed. `details` is whether the answer has
     log-probabilities and token ids, where the backend has them. `prompt_tokens` is None where only an answer
     reports it. `makes_choices` is whether the backend makes all choices in one call. `completion` is the whole answer,
-    once it is known. `created` is in Unix seconds.
+    once it is known. `created` is in Unix seconds. `at_once` counts the tokens of choices that were whole at once,
+    while others of the request are asked for.
     """
 
     operation: ClassVar[str] = "chat"
@@ -45,6 +46,7 @@ class RunningCompletion(BookedRequest):
     created: int
     assemblers: Sequence[ResponseAssembler] = ()
     completion: Completion | None = None
+    at_once: int = 0
 
     def _prepare(self) -> None:
         """Make the request that the backend gets: checked against its capabilities, with a token limit and a seed."""
@@ -84,7 +86,8 @@ class RunningCompletion(BookedRequest):
     def admission(self) -> Admission:
         """Return what the request asks of the budgets and limits: the most that it can cost."""
         key_id, entity, now = self.principal.key_id, self.attribution.entity, self.runtime.clock.now()
-        return _admission(self.id, key_id, entity, (), self.cost_with(self.max_tokens), now)
+        asked = budget_ids(entity, key_id, self.attribution.project)
+        return _admission(self.id, key_id, entity, asked, self.cost_with(self.max_tokens), now)
 
     def to_show(self, assembler: ResponseAssembler) -> int:
         """Return how many deltas are to be shown. Raises `InvalidInput` if the choices are too long together."""
@@ -135,6 +138,8 @@ class RunningCompletion(BookedRequest):
             return self._booking(self.completion.usage)
         if self.sent or any(assembler.produced for assembler in self.assemblers):
             return self._booking(self.usage())
+        if self.at_once:
+            return self._booking(_usage(self.prompt_tokens or 0, self.at_once, 0, self.images))
         return None if self.reserved is None else self._booking(None)
 
     def cut(self, error: Exception) -> None:

@@ -16,7 +16,7 @@ from modelyard.domain.frozen_fast import maker
 from modelyard.errors import StoreClosed
 from modelyard.flow import Flow, Transact
 from modelyard.formats.chat.bounds import is_unicode
-from modelyard.platform.chat.assembly import MAX_TEXT
+from modelyard.platform.chat import assembly
 from modelyard.platform.chat.backend_stream import BackendStream, BegunDeltas, close_deltas
 from modelyard.platform.chat.running_completion import RunningCompletion
 from modelyard.protocols import Deltas
@@ -29,58 +29,90 @@ _ASSISTANT = Role.ASSISTANT  # a constant is read in a twentieth of the time
 class ShortWays:
     """Each way returns a finished completion, or None: then the general way goes on, from what has `begun`."""
 
-    _asked = False
-    _first: Any = _NOTHING
-    _rest: Iterator[Deltas] | None = None
-    _failure: Exception | None = None
+    _first: tuple[Any, ...] = ()
+    _rest: Any = ()
 
     def __init__(self, of: RunningCompletion) -> None:
         self._of = of
 
     def whole(self) -> Completion | None:
-        """Return the completion if a backend that never waits gives all of a plain one at once."""
+        """Return the completion if a backend that never waits gives all of each plain choice at once."""
         of = self._of
         request, tokens = of.request, of.prompt_tokens
-        if request.n > 1 or request.streamed or request.stop or request.logprobs or tokens is None:
+        if request.streamed or request.logprobs or tokens is None:
             return None
         assert of.plan is not None
-        if of.plan.waits or not (self._asked or self._asks()):
+        if of.plan.waits or (request.n > 1 and (of.makes_choices or request.return_token_ids)):
             return None
-        delta = self._first
-        if not is_whole(delta, of.max_tokens):
-            return None
-        if hasattr(self._rest, "close"):
-            self.close()
+        if request.n > 1:
+            choices = self._choices()
+            if choices is None:
+                return None
+            produced = of.at_once
+        else:
+            if not (self._first or self._asks(0)):
+                return None
+            delta = self._first[0]
+            if not is_whole(delta, of.max_tokens) or (request.stop and any(one in delta.text for one in request.stop)):
+                return None
+            if hasattr(self._rest[0], "close"):
+                self._close(0)
+            choices = (_choice(0, _message(_ASSISTANT, delta.text), delta.finish_reason),)
+            produced = delta.tokens
         of.answered_at = now = of.runtime.clock.now()
-        choice = _choice(0, _message(_ASSISTANT, delta.text), delta.finish_reason)
-        usage = _usage(tokens, delta.tokens, 0, of.images)
-        return _completion(of.id, unix_seconds(now), of.given.model, (choice,), usage)
+        usage = _usage(tokens, produced, 0, of.images)
+        return _completion(of.id, unix_seconds(now), of.given.model, choices, usage)
 
-    def _asks(self) -> bool:
-        """Ask the backend for its first delta. Returns False for a request that was cut off before."""
+    def _choices(self) -> tuple[Choice, ...] | None:
+        """Return several choices, if each of them is whole."""
+        of, choices, length = self._of, list[Choice](), 0
+        for index in range(of.request.n):
+            if index == len(self._first) and not self._asks(index):
+                return None
+            delta = self._first[index]
+            if not is_whole(delta, of.max_tokens) or any(one in delta.text for one in of.request.stop):
+                return None
+            if hasattr(self._rest[index], "close"):
+                self._close(index)
+            choices.append(_choice(index, _message(_ASSISTANT, delta.text), delta.finish_reason))
+            of.at_once = delta.tokens if index == 0 else of.at_once + delta.tokens
+            length += len(delta.text)
+            if length > assembly.MAX_TEXT:
+                return None
+        return tuple(choices)
+
+    def _asks(self, index: int) -> bool:
+        """Ask the backend for the first delta of a choice. Returns False for a request that was cut off before."""
         of = self._of
         if of.cut_by is not None:
             return False
-        self._asked = True
+        request = of.request if of.request.n == 1 else assembly.choice_of(of.request, index)
+        rest: Any = None
         try:
-            self._rest = rest = iter(of.backend.stream(of.request, of.served))
-            self._first = next(rest, _NOTHING)
-        except Exception as error:  # noqa: BLE001 - it is raised where the rest is read
-            self._failure = error
+            rest = iter(of.backend.stream(request, of.served))
+            first = next(rest, _NOTHING)
+        except Exception as error:  # noqa: BLE001 - it is kept
+            first = _Raised(error)
+        self._first += (first,)
+        self._rest = [*self._rest, rest]
         return True
 
-    @property
-    def begun(self) -> BackendStream | None:
-        """What the backend has begun to give, to be read from its beginning, once."""
-        if not self._asked:
+    def begun(self, index: int) -> BackendStream | None:
+        """Return what the backend has begun to give of a choice, to be read from its beginning, once."""
+        self._of.at_once = 0
+        if index >= len(self._first):
             return None
-        rest, self._rest = self._rest, None
-        read = chain((self._first,), rest or ()) if self._failure is None else _failing(self._failure)
+        rest, self._rest[index], first = self._rest[index], None, self._first[index]
+        read = _failing(first.error) if type(first) is _Raised else chain((first,), rest or ())
         return BackendStream(False, None, deltas=BegunDeltas(read, rest))
 
     def close(self) -> None:
         """Close what the backend has begun, unless the general way has it."""
-        rest, self._rest = self._rest, None
+        for index in range(len(self._rest)):
+            self._close(index)
+
+    def _close(self, index: int) -> None:
+        rest, self._rest[index] = self._rest[index], None
         close_deltas(rest)
 
     # ---- where it is answered before its budgets are asked
@@ -92,7 +124,7 @@ class ShortWays:
         """
         of = self._of
         longest = of.cost_with(of.max_tokens)
-        if not self._affordable(longest):
+        if of.request.n > 1 or not self._affordable(longest):
             return None
         completion, cache, store = self.whole(), of.runtime.cache, of.runtime.store
         if completion is None and of.cut_by is None:
@@ -123,6 +155,13 @@ class ShortWays:
         return True
 
 
+class _Raised:
+    """What a backend raised in the place of its first delta; it is raised where the rest is read."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
 def _failing(error: Exception) -> Iterator[Deltas]:
     """Return an iterator that raises this."""
 
@@ -143,7 +182,7 @@ def is_whole(delta: Any, most: int) -> bool:
         and type(delta.text) is str
         and type(delta.tokens) is int
         and 0 < delta.tokens <= most
-        and len(delta.text) <= MAX_TEXT
+        and len(delta.text) <= assembly.MAX_TEXT
         and (delta.text.isascii() or is_unicode(delta.text))
         and type(delta.index) is int
         and delta.index == 0

@@ -9,7 +9,7 @@ from modelyard.domain.evaluation.aggregate import MetricSummary, ReportKeywords,
 from modelyard.domain.evaluation.comparison import is_number
 from modelyard.domain.evaluation.pairing import compare, compare_pages
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, nearest
 from modelyard.platform.evaluations.exported_run import ExportedRun
 from modelyard.platform.evaluations.stored_run import StoredRun
 from modelyard.platform.runtime import Runtime
@@ -121,12 +121,14 @@ def check_thresholds(report: RunReport, thresholds: Mapping[str, float], max_err
         if not is_number(least):
             raise InvalidInput.at("thresholds", name, msg="must be a number, the least that the metric's mean may be")
     known = {summary.name: summary for summary in report.aggregate.metrics}
-    return QualityGate(tuple(_check(known.get(name), name, least, max_errors) for name, least in thresholds.items()))
+    return QualityGate(tuple(_check(known, name, least, max_errors) for name, least in thresholds.items()))
 
 
-def _check(summary: MetricSummary | None, name: str, threshold: float, max_errors: float) -> Check:
+def _check(known: Mapping[str, MetricSummary], name: str, threshold: float, max_errors: float) -> Check:
+    summary = known.get(name)
     if summary is None or summary.mean is None:
-        return Check(name, threshold, None, False, "there are no scored rows")
+        missing = "there are no scored rows" if summary else f"is not a metric of the run{nearest(name, known)}"
+        return Check(name, threshold, None, False, missing)
     errors, reasons = summary.scorer_errors + summary.model_errors, []
     if not summary.mean >= threshold:
         reasons.append("below the threshold")

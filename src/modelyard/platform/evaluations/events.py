@@ -20,19 +20,21 @@ from modelyard.protocols import Snapshot
 EVENTS_AT_ONCE = 200
 
 
-def follow_events(runtime: Runtime, principal: Principal, run_id: str, after: str | None) -> Iterator[TrainingEvent]:
-    return followed(_follow(runtime, principal, run_id, after))
+def follow_events(
+    runtime: Runtime, principal: Principal, run_id: str, after: str | None, live: bool = True
+) -> Iterator[TrainingEvent]:
+    return followed(_follow(runtime, principal, run_id, after, live))
 
 
 def afollow_events(
-    runtime: Runtime, principal: Principal, run_id: str, after: str | None
+    runtime: Runtime, principal: Principal, run_id: str, after: str | None, live: bool = True
 ) -> AsyncIterator[TrainingEvent]:
     threads = runtime.threads.backends.of(principal.entity)
-    return afollowed(_follow(runtime, principal, run_id, after), threads)
+    return afollowed(_follow(runtime, principal, run_id, after, live), threads)
 
 
-def _follow(runtime: Runtime, principal: Principal, run_id: str, after: str | None) -> Followed:
-    turns = wait_for_end(runtime, partial(find_job, runtime, principal, run_id))
+def _follow(runtime: Runtime, principal: Principal, run_id: str, after: str | None, live: bool) -> Followed:
+    turns = wait_for_end(runtime, partial(find_job, runtime, principal, run_id)) if live else None
     return follow(turns, partial(events_after, runtime, run_id), after)
 
 

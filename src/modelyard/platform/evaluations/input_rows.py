@@ -4,7 +4,8 @@ memory."""
 import csv
 import os
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -13,7 +14,7 @@ import attrs
 
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectRef, ObjectVersion, OneObject
 from modelyard.domain.identity import Principal
-from modelyard.errors import InvalidInput, NotFound, ObjectDeleted
+from modelyard.errors import InvalidInput, NotFound, ObjectDeleted, nearest
 from modelyard.formats.jsonl import MAX_ROW, dump_row, in_chunks, read_rows
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.scorers import Scorers, name_scorers
@@ -69,7 +70,24 @@ def build_specs(
     for spec in specs:
         if portable or spec.shards > 1:
             spec.check_portable()
-    return _with_dataset(runtime, principal, specs, rows)
+    asked_for = {one.name: one.rule.asked_for for one in named if one.rule is not None}
+    return _with_dataset(runtime, principal, specs, rows, asked_for)
+
+
+AskedFor = Mapping[str, Set[str]]
+
+
+def _read(asked_for: AskedFor, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows, and then refuse a judge that is asked about a field that none has: the model would be paid for
+    answers that cannot be judged."""
+    seen: set[str] = set()
+    for row in rows:
+        seen.update(row if isinstance(row, Mapping) else ())
+        yield row
+    for name, fields in asked_for.items():
+        if seen and (missing := sorted(fields - seen)):
+            msg = f"asks for {{{missing[0]}}}, which no row has{nearest(missing[0], [*seen, 'output'])}"
+            raise InvalidInput.at("scorers", name, "prompt", msg=msg)
 
 
 @attrs.frozen
@@ -92,18 +110,22 @@ class Published:
         return cls(version.ref, dataset, tuple(content.get("scorers", ())), content.get("trials", 1))
 
 
-def _with_dataset(runtime: Runtime, principal: Principal, specs: Sequence[RunSpec], rows: RowData) -> RunSpecs:
+def _with_dataset(
+    runtime: Runtime, principal: Principal, specs: Sequence[RunSpec], rows: RowData, asked_for: AskedFor
+) -> RunSpecs:
     """Add the rows to the specs, stored once for each, because a run removes its rows when it ends."""
     if isinstance(rows, str) and "://" in rows:
         rows = Objects(runtime, principal).resolve(ObjectKind.DATASET, rows)
     if isinstance(rows, ObjectVersion):
         artifact, count = _artifact_of(rows), _counted(rows.rows or 0)
+        if any(asked_for.values()):
+            deque(_read(asked_for, _rows_stored(runtime, artifact)), 0)
         return (spec.with_items(count, dataset=artifact) for spec in specs)
     if isinstance(rows, str | os.PathLike):
         rows = _rows_of_file(principal, rows)
     if not isinstance(rows, Iterable):
         raise InvalidInput.at("rows", msg=f"must be {_ROWS}")
-    return _spooled(runtime, specs, rows)
+    return _spooled(runtime, specs, _read(asked_for, rows))
 
 
 def rows_given(runtime: Runtime, principal: Principal, rows: RowData) -> Iterable[Mapping[str, Any]]:
@@ -133,10 +155,11 @@ def _rows_of_file(principal: Principal, path: str | os.PathLike[str]) -> Iterato
     if principal.scope.entity is not None:
         raise InvalidInput.at("rows", msg="only the host may name a file; publish a dataset, and give its reference")
     if not os.path.isfile(path):
-        raise InvalidInput.at("rows", msg=f"{os.fspath(path)!r} is not a file; rows must be {_ROWS}")
+        hint = "" if set("./\\") & {*os.fspath(path)} else ", and a published dataset is named by its reference"
+        raise InvalidInput.at("rows", msg=f"{os.fspath(path)!r} is not a file{hint}; rows must be {_ROWS}")
     try:
         if os.fspath(path).lower().endswith(".csv"):
-            yield from _csv_rows(path)
+            yield from (row for _, row in csv_rows(path))
         else:
             with open(path, "rb") as file:
                 yield from read_rows(file)
@@ -166,8 +189,8 @@ def _check_delimiter(names: Sequence[str]) -> None:
         raise InvalidInput.at("line", 1, msg=msg)
 
 
-def _csv_rows(path: str | os.PathLike[str]) -> Iterator[Mapping[str, str]]:
-    """Yield the rows of a table in UTF-8; its first line has the names of the columns. All values are strings."""
+def csv_rows(path: str | os.PathLike[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Yield the rows of a table in UTF-8, all values strings, with their lines; line 1 has the names of the columns."""
     with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
         lines = csv.reader(_sound_lines(file), strict=True)
         try:
@@ -175,12 +198,14 @@ def _csv_rows(path: str | os.PathLike[str]) -> Iterator[Mapping[str, str]]:
             if len(set(names)) < len(names):
                 raise InvalidInput.at("line", 1, msg="must name each column once")
             _check_delimiter(names)
+            first = lines.line_num + 1
             while (cells := _next_cells(lines)) is not None:
                 if cells and len(cells) != len(names):
                     msg = f"has {len(cells)} cells, and the first line has {len(names)}"
                     raise InvalidInput.at("line", lines.line_num, msg=msg)
                 if cells:
-                    yield dict(zip(names, cells, strict=True))
+                    yield first, dict(zip(names, cells, strict=True))
+                first = lines.line_num + 1
         except csv.Error as error:
             raise InvalidInput.at("line", lines.line_num, msg=f"is not valid CSV: {error}") from None
 

@@ -144,7 +144,7 @@ class _Attempt:
             loop, pending = self.callables.loop, self.pending_usage
             threads = partial(self.runtime.threads.backends.of, self.namespace[0])
             pool, scorer_pool = pools(opened, self.limits, self.model, self.scorers, loop, pending, threads)
-            limited = partial(is_limited, self.runtime, self.principal, self.namespace[0])
+            limited = partial(is_limited, self.runtime, self.principal, *self.namespace)
             workers = self.model, self.scorers, pool, scorer_pool
             yield RowScheduler(self.runtime, self.items, *workers, self.limits, limited, self.left.begun)
 

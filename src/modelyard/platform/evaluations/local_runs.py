@@ -1,7 +1,7 @@
 """Runs that this process works on, or waits for: begun here, or resumed here."""
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.evaluation.running_totals import ProgressReporter, RunningTotals
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind, JobProgress
-from modelyard.errors import InvalidInput, LeaseLost, NotFound
+from modelyard.errors import InvalidInput, LeaseLost, NotFound, StoreBusy
 from modelyard.platform.evaluations.job import INTERRUPTED, evaluate
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.resume import abandoned_job, callables_for, find_job, reclaim, requeue
@@ -126,7 +126,8 @@ def _finish(
     begun = runtime.clock.monotonic()
     with closing(wait_for_end(runtime, partial(find_job, runtime, principal, run_id))) as waiting:
         for pause in waiting:
-            _report(runtime, run_id, reporter, runtime.clock.monotonic() - begun)
+            with suppress(StoreBusy):
+                _report(runtime, run_id, reporter, runtime.clock.monotonic() - begun)
             if stop():
                 return
             pause.sleep()

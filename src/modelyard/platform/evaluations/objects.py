@@ -59,7 +59,7 @@ class Objects:
         """
         kind, namespace = _kind(kind), self._namespace(project, entity)
         if kind is ObjectKind.OBJECT:
-            raise InvalidInput.at("kind", msg="is published by platform.traces.objects.publish")
+            raise InvalidInput.at("kind", msg="is published by platform.compat.traces.objects.publish")
         given = _content(kind, name, content)
         if (rows is None) is (kind is ObjectKind.DATASET):
             raise InvalidInput.at("rows", msg="must be given for a dataset, and for nothing else")

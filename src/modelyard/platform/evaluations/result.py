@@ -1,7 +1,7 @@
 """The result of a run, with its rows; waiting for it; and showing its progress."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 
@@ -18,7 +18,7 @@ from modelyard.platform.evaluations.resume import find_job
 from modelyard.platform.evaluations.runs import find_run
 from modelyard.platform.evaluations.spec import EvaluationOptions
 from modelyard.platform.evaluations.stored_run import scores_of
-from modelyard.platform.jobs.waiting import wait_for_end
+from modelyard.platform.jobs.waiting import wait_so_long
 from modelyard.platform.listing import BATCH, accept_all
 from modelyard.platform.paging import cursor_at, iter_index_live
 from modelyard.platform.runtime import Runtime
@@ -45,6 +45,9 @@ class Rows:
 
     def __init__(self, runtime: Runtime, run: EvaluationRun, keep: Callable[[RowResult], bool] = accept_all) -> None:
         self._runtime, self._run, self._keep = runtime, run, keep
+
+    def __repr__(self) -> str:
+        return f"<Rows of run {self._run.id}>"
 
     def __iter__(self) -> Iterator[RowResult]:
         return self.since(0)
@@ -155,14 +158,7 @@ def completed(runtime: Runtime, run: EvaluationRun) -> EvaluationResult:
 
 
 def wait(runtime: Runtime, principal: Principal, run_id: str, timeout: float | None) -> EvaluationResult:
-    until = None if timeout is None else runtime.clock.monotonic() + timeout
-    find = partial(find_job, runtime, principal, run_id)
-    with closing(wait_for_end(runtime, find)) as waiting:
-        for pause in waiting:
-            if until is not None and runtime.clock.monotonic() >= until:
-                break
-            pause.sleep()
-    if find().ended:
+    if wait_so_long(runtime, partial(find_job, runtime, principal, run_id), timeout).ended:
         return completed(runtime, find_run(runtime, principal, run_id))
     raise TimeoutError(f"evaluation run {run_id} has not ended after {timeout} seconds")
 

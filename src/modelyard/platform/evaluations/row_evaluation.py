@@ -2,6 +2,7 @@
 failure of a row is a result. A failure of the platform below, such as a closed store, is raised and ends the run."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextvars import copy_context
 from decimal import Decimal
 from functools import partial
 from inspect import iscoroutinefunction, signature
@@ -14,10 +15,12 @@ from modelyard.domain.evaluation.objects import ObjectRef
 from modelyard.domain.evaluation.scorers import Unscored, checked_score
 from modelyard.domain.frozen_fast import quick_init
 from modelyard.domain.record import EMPTY, truncate_for_storage
+from modelyard.domain.usage import LedgerEntry, add
 from modelyard.errors import BackendError, InvalidInput, ModelyardError, Overloaded, RateLimited, StoreError
 from modelyard.flow import Await, Call, CallerDisconnected, Flow
 from modelyard.formats.json import as_json
 from modelyard.lazy import asyncio
+from modelyard.platform.chat.booked_request import BOOKED
 from modelyard.protocols import Clock
 
 FIRST_PAUSE = 0.5
@@ -122,7 +125,7 @@ def call_with_retries(model: ModelUnderTest, row: Mapping[str, Any], seed: int, 
             pause = next(pauses, None) if _may_pass(error) else None
             if pause is None:
                 return ModelCall(None, error_text(error), attempts, max(0.0, clock.monotonic() - begun))
-            seconds = max(pause, getattr(error, "retry_after", 0.0))
+            seconds = max(pause, getattr(error, "retry_after", None) or 0.0)
             yield Await(partial(clock.asleep, seconds), partial(clock.sleep, seconds))
 
 
@@ -177,10 +180,34 @@ def missing_field(missing: KeyError) -> InvalidInput:
 # ---- functions of the caller's -------------------------------------------------------------------------------------
 
 
-def call_function(function: Callable[..., Any], awaited: bool, *arguments: Any) -> Flow[Any]:
+def call_function(function: Callable[..., Any], awaited: bool, *arguments: Any) -> Flow[Reply]:
+    """Call a function. Its usage is that of what it asks this platform, also in tasks and threads with its context."""
+    booked: list[LedgerEntry] = []
     if awaited:
-        return (yield Await(lambda: function(*arguments), lambda: _alone(function(*arguments))))
-    return (yield Call(lambda: function(*arguments)))
+
+        async def noted() -> Any:
+            outside = BOOKED.set(booked)
+            try:
+                return await function(*arguments)
+            finally:
+                BOOKED.reset(outside)
+
+        output = yield Await(noted, lambda: _alone(noted()))
+    else:
+        output = yield Call(lambda: copy_context().run(_noted, booked, function, arguments))
+    return _with_usage(output, booked)
+
+
+def _noted(booked: list[LedgerEntry], function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    BOOKED.set(booked)
+    return function(*arguments)
+
+
+def _with_usage(output: Any, booked: Sequence[LedgerEntry]) -> Reply:
+    if not booked:
+        return Reply(output)
+    prompt, completion = (sum(getattr(one, name) for one in booked) for name in ("prompt_tokens", "completion_tokens"))
+    return Reply(output, prompt, completion, add(one.cost for one in booked))
 
 
 def check_signature(function: Any, arguments: Sequence[str], *loc: str) -> None:
@@ -223,7 +250,7 @@ class CallableModel:
         return is_async(self.function)
 
     def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
-        return Reply((yield from call_function(self.function, self.awaited, row)))
+        return (yield from call_function(self.function, self.awaited, row))
 
 
 @attrs.frozen
@@ -238,7 +265,12 @@ class CallableScorer:
         return is_async(self.function)
 
     def score(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
-        return to_score_result((yield from call_function(self.function, self.awaited, output, row)))
+        found = yield from call_function(self.function, self.awaited, output, row)
+        result = to_score_result(found.output)
+        if found.prompt_tokens is None:
+            return result
+        spent = (found.prompt_tokens, found.completion_tokens, found.cost)
+        return ScoreResult(result.value, result.reason, True, *spent)
 
 
 COMMITTED_TOGETHER = 64

@@ -28,17 +28,18 @@ from modelyard.platform.evaluations.row_evaluation import (
     score_row,
 )
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.usage.booking import budgets_of
+from modelyard.platform.usage.booking import budget_ids, budgets_of
 
 BETWEEN_COMMITS = 0.05
 """Seconds after a commit in which finished rows wait for further ones. The rows of a slow model wait for none."""
 _NO_LIMITS = Limits()
 
 
-def is_limited(runtime: Runtime, principal: Principal, entity: str) -> bool:
+def is_limited(runtime: Runtime, principal: Principal, entity: str, project: str) -> bool:
     if principal.limits != _NO_LIMITS:
         return True
-    return bool(runtime.store.read(lambda snapshot: budgets_of(snapshot, entity, principal.key_id)))
+    asked = budget_ids(entity, principal.key_id, project)
+    return bool(runtime.store.read(lambda snapshot: budgets_of(snapshot, asked)))
 
 
 @quick_init

@@ -4,7 +4,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from modelyard.domain.evaluation.aggregate import ReportKeywords
 from modelyard.domain.evaluation.objects import OneObject
@@ -29,6 +29,7 @@ from modelyard.platform.evaluations.resume import requeue
 from modelyard.platform.evaluations.runs import Runs, find_run
 from modelyard.platform.evaluations.scorers import ModelFunction, Scorers
 from modelyard.platform.evaluations.spec import EvaluationOptions, OneModel, RunSpec, WorkOptions
+from modelyard.platform.extended import Extended
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.jobs.runner import never
 from modelyard.platform.runtime import Runtime
@@ -36,15 +37,22 @@ from modelyard.report.evaluations.comparison import ComparisonReport
 from modelyard.report.evaluations.export import Format
 from modelyard.report.evaluations.run import RunReport
 
+if TYPE_CHECKING:
+    from modelyard.parts.resources import EvaluationsMembers
+else:
+    EvaluationsMembers = object
 
-class Evaluations:
+
+class Evaluations(Extended, EvaluationsMembers):
     """Evaluates models for a principal, and reads the runs that they may see.
 
     print(platform.evaluations.run("politeness", "echo", rows))
     """
 
+    AREA = "evaluations."
+
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self._runtime, self._principal = runtime, principal
+        super().__init__(runtime, principal)
         self._specs = partial(build_specs, runtime, principal)
 
     @property
@@ -211,14 +219,14 @@ class Evaluations:
         """Yield the events of a run, live, until it has ended. `after` is the id of the event to start after. If no
         worker is alive, this thread works on the run; leaving the loop gives it back. Without `follow`, only the events
         recorded so far are yielded, which are none for a client's own run. Raises `NotFound`."""
-        if follow:
-            return events.follow_events(self._runtime, self._principal, run_id, after)
         find_run(self._runtime, self._principal, run_id)
-        return events.events_after(self._runtime, run_id, after)
+        return events.follow_events(self._runtime, self._principal, run_id, after, follow)
 
-    async def aevents(self, run_id: str, after: str | None = None) -> AsyncIterator[TrainingEvent]:
+    async def aevents(
+        self, run_id: str, after: str | None = None, *, follow: bool = True
+    ) -> AsyncIterator[TrainingEvent]:
         """Yield the events of a run live, like `events`, without blocking the event loop."""
-        async for event in events.afollow_events(self._runtime, self._principal, run_id, after):
+        async for event in events.afollow_events(self._runtime, self._principal, run_id, after, follow):
             yield event
 
     # ---- results
@@ -269,9 +277,9 @@ class Evaluations:
 
     def compare(
         self,
-        *,
         baseline: AnyRun | ExportedFile,
         candidate: AnyRun | ExportedFile,
+        *,
         project: str | None = None,
         entity: str | None = None,
         **options: Unpack[ReportKeywords],
@@ -287,9 +295,9 @@ class Evaluations:
 
     def assert_not_worse(
         self,
-        *,
         baseline: AnyRun | ExportedFile,
         candidate: AnyRun | ExportedFile,
+        *,
         metric: str | None = None,
         margin: float = 0.0,
         **options: Unpack[ReportKeywords],

@@ -26,7 +26,7 @@ Host = WorkerProcess | WorkerRecord
 
 
 def alive(runtime: Runtime) -> bool:
-    return any(still < runtime.settings.lease for _, still in runtime.store.read(partial(_hosts, runtime)))
+    return any(still < runtime.settings.lease for _, still in runtime.look(partial(_hosts, runtime)))
 
 
 def require_worker(runtime: Runtime, what: str = "job") -> None:
@@ -39,7 +39,8 @@ def require_worker(runtime: Runtime, what: str = "job") -> None:
 
 
 def live_workers(runtime: Runtime, snapshot: Snapshot) -> list[WorkerRecord]:
-    hosts = {host.id for host, still in _hosts(runtime, snapshot) if still < runtime.settings.lease}
+    now, lease = runtime.clock.monotonic(), runtime.settings.lease
+    hosts = {host.id for host, still in _hosts(runtime, snapshot, now) if still < lease}
     workers = snapshot.page(WorkerRecord, "all", "worker", limit=MAX_WORKERS) if hosts else ()
     return [worker for worker in workers if (worker.process_id or worker.id) in hosts]
 
@@ -83,24 +84,24 @@ def without_worker(job: Job) -> str:
 def watches_over_others(runtime: Runtime, me: str) -> bool:
     """Return whether a process is among the first that are alive, which reclaim from the dead for all others."""
 
-    def alive_before(snapshot: Snapshot) -> int:
+    def alive_before(snapshot: Snapshot, now: float) -> int:
         first = snapshot.page(WorkerProcess, "all", limit=FIRST)
         beats = {process.id: process.beat for process in first if process.id < me}
-        still = runtime.liveness.idle_seconds("first processes", beats, runtime.clock.monotonic())
+        still = runtime.liveness.idle_seconds("first processes", beats, now)
         return sum(seconds < runtime.settings.lease for seconds in still.values())
 
-    return runtime.store.read(alive_before) < WATCHERS
+    return runtime.look(alive_before) < WATCHERS
 
 
 def forget_dead(runtime: Runtime) -> None:
     """Remove processes without a heartbeat for the lease, and their workers. One that wakes up announces itself
     again."""
-    for seen, still in runtime.store.read(partial(_hosts, runtime)):
+    for seen, still in runtime.look(partial(_hosts, runtime)):
         if still >= runtime.settings.lease:
             runtime.store.transact(DomainStep(partial(_forget, seen=seen), [(WORKER, seen.id)]))
 
 
-def _hosts(runtime: Runtime, snapshot: Snapshot) -> list[tuple[Host, float]]:
+def _hosts(runtime: Runtime, snapshot: Snapshot, now: float) -> list[tuple[Host, float]]:
     """Return the processes with workers, and for how many seconds each was idle: for ever, if it is dead on this
     machine."""
     found: list[Host] = [
@@ -108,7 +109,7 @@ def _hosts(runtime: Runtime, snapshot: Snapshot) -> list[tuple[Host, float]]:
         *snapshot.page(WorkerRecord, "by_process", "", limit=MAX_WORKERS),
     ]
     beats = {host.id: host.beat for host in found}
-    still = runtime.liveness.idle_seconds("workers", beats, runtime.clock.monotonic())
+    still = runtime.liveness.idle_seconds("workers", beats, now)
     return [(host, inf if died_here(host.process) else still[host.id]) for host in found]
 
 

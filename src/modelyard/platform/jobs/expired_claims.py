@@ -53,8 +53,8 @@ class ExpiredClaims:
 
     def release_due(self) -> None:
         """Let jobs be claimed whose pause is over: no pause is longer than a lease, if the wall clock was set back."""
-        page = self.runtime.store.read(
-            lambda snapshot: snapshot.page(Job, "by_place", QueueState.HELD_BACK, after=self._after_held, limit=PAGE)
+        page = self.runtime.look(
+            lambda snapshot, _: snapshot.page(Job, "by_place", QueueState.HELD_BACK, after=self._after_held, limit=PAGE)
         )
         self._after_held = cursor_at(Job, "by_place", page[-1]) if len(page) == PAGE else None
         now, lease, time = self.runtime.clock.now(), self.runtime.settings.lease, self.runtime.clock.monotonic()
@@ -87,9 +87,7 @@ class ExpiredClaims:
             self.runtime.store.transact(partial(announce_all, entity=entity))
 
     def _next_page(self) -> list[JobProgress]:
-        page = self.runtime.store.read(
-            lambda snapshot: snapshot.page(JobProgress, "by_held", True, after=self._after, limit=PAGE)
-        )
+        page = self.runtime.look(lambda seen, _: seen.page(JobProgress, "by_held", True, after=self._after, limit=PAGE))
         self._after = cursor_at(JobProgress, "by_held", page[-1]) if len(page) == PAGE else None
         return page
 

@@ -8,10 +8,12 @@ import attrs
 from modelyard.domain.job import Job
 from modelyard.platform.jobs.claims import ClaimedJob
 from modelyard.platform.runtime import Runtime, Settings
-from modelyard.protocols import Tx
+from modelyard.protocols import Snapshot, Tx
+
+Reads = Callable[[Snapshot, Job], Iterable[tuple[type, str]]]
 
 
-def _nothing(tx: Tx, job: Job) -> Iterable[object]:
+def nothing(snapshot: Snapshot, job: Job) -> Iterable[Any]:
     return ()
 
 
@@ -50,23 +52,25 @@ class JobType:
     `resumable` when it has ended keeps its files, and so does one that `shares_files` with others that need them.
     `found_by_lane` lets the id of the lane name the lane's last job. `can_run` is whether a platform has what jobs with
     a base model need; a worker leaves the others in the queue. One that `awaits_backend` goes back into the queue if
-    its backend fails it, such as a base model that cannot be loaded now. A job that has recorded nothing for the
-    seconds of `longest_pause` hangs. `tidy` ends what nobody needs any more: the processes that look after others call
-    it once a lease. `shown` returns what a platform shows of a job by its id, or is None for its summary alone. `steps`
-    returns its events as they come, or is None if it has no steps to follow.
+    its backend fails it, such as a base model that cannot be loaded now. `reads` returns the classes and ids of other
+    records that a job reads, so that they stay until it has ended. A job that has recorded nothing for the seconds of
+    `longest_pause` hangs. `tidy` ends what nobody needs any more: the processes that look after others call it once a
+    lease. `shown` returns what a platform shows of a job by its id, or is None for its summary alone. `steps` returns
+    its events as they come, or is None if it has no steps to follow.
     """
 
     kind: str
     run: Callable[[ClaimedJob], Generator[None, None, None]]
     succeeded: str
     failed: str
-    on_end: Callable[[Tx, Job], Iterable[object] | None] = _nothing
+    on_end: Callable[[Tx, Job], Iterable[object] | None] = nothing
     after_end: Callable[[Runtime, Job], None] = _settled
     resumable: Callable[[Job], bool] = _never
     shares_files: Callable[[Runtime, Job], bool] = _alone
     found_by_lane: bool = False
     can_run: Callable[[Runtime, str], bool] = _always
     awaits_backend: bool = False
+    reads: Reads = nothing
     longest_pause: Callable[[Settings], float] = _longest_step
     tidy: Callable[[Runtime], None] = _nothing_else
     shown: Callable[[Any, str], object] | None = None

@@ -26,6 +26,7 @@ from modelyard.domain.job import (
     check_transition,
     files_of,
 )
+from modelyard.domain.record import EMPTY
 from modelyard.errors import Conflict, IdempotencyKeyUsed, RateLimited, StoreError
 from modelyard.lazy import log
 from modelyard.platform.jobs.claims import fenced, record
@@ -170,8 +171,8 @@ def _release_next(tx: Tx, lane: str, time: datetime) -> None:
         announce_ready(tx, following.entity, following.needs)
 
 
-def succeed(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
-    return end(tx, types, job, JobStatus.SUCCEEDED, NewEvent(event_id, types[job.kind].succeeded), now)
+def succeed(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime, data: Mapping[str, Any] = EMPTY) -> Job:
+    return end(tx, types, job, JobStatus.SUCCEEDED, NewEvent(event_id, types[job.kind].succeeded, data), now)
 
 
 def fail(tx: Tx, types: JobTypes, job: Job, event_id: str, message: str, now: datetime) -> Job:
@@ -354,15 +355,16 @@ def announce(runtime: Runtime, job: Job, error: Exception | None = None) -> Job:
         _log(job, error)
     runtime.observe(JobChanged(job.id, job.kind, job.status))
     if job.ended:
-        for last in runtime.store.read(
-            lambda snapshot: snapshot.page(JobEvent, "by_job", job.id, limit=1, descending=True)
-        ):
-            runtime.observe(JobEventRecorded(job.id, last.type, last.seq))
-        job_type = runtime.job_types[job.kind]
-        job_type.after_end(runtime, job)
-        for name in () if job_type.resumable(job) or job_type.shares_files(runtime, job) else files_of(job):
-            with suppress(StoreError):  # its end is stored; a sweep removes what no record names
-                runtime.artifacts.remove(name)
+        with suppress(StoreError):  # its end is stored, and its caller is to hear of that
+            for last in runtime.store.read(
+                lambda snapshot: snapshot.page(JobEvent, "by_job", job.id, limit=1, descending=True)
+            ):
+                runtime.observe(JobEventRecorded(job.id, last.type, last.seq))
+            job_type = runtime.job_types[job.kind]
+            job_type.after_end(runtime, job)
+            for name in () if job_type.resumable(job) or job_type.shares_files(runtime, job) else files_of(job):
+                with suppress(StoreError):  # a sweep removes what no record names
+                    runtime.artifacts.remove(name)
     return job
 
 

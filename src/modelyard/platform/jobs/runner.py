@@ -18,8 +18,10 @@ from modelyard.errors import (
     BackendError,
     LeaseLost,
     ModelyardError,
+    OutcomeUnknown,
     RecordConflict,
     RecordNotFound,
+    StoreBusy,
     StoreClosed,
     StoreCorrupt,
     StoreError,
@@ -176,7 +178,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - any error of a job's work fails the job, not the worker
             message = sentence(error)
             if _passes(error, self._job_types[claimed.job.kind]):
-                self._give_back_after_fault(claimed, message, isinstance(error, ArtifactsUnavailable))
+                self._give_back_after_fault(claimed, message, error)
                 return
             unforeseen = None if isinstance(error, ModelyardError) else error
             self._settle(
@@ -198,11 +200,11 @@ class Runner:
         self._paused_until = self.runtime.clock.monotonic() + seconds
         return seconds
 
-    def _give_back_after_fault(self, claimed: ClaimedJob, message: str, unavailable: bool) -> None:
+    def _give_back_after_fault(self, claimed: ClaimedJob, message: str, error: Exception) -> None:
         seconds, end = self.pause_claims(), partial(requeue_after_fault, reason=message)
         log.warning("job %s goes back into the queue; claims pause for %g s: %s", claimed.job.id, seconds, message)
-        if self._artifacts_fault() or unavailable:
-            self.doubts_artifacts = True
+        self.doubts_artifacts = self._artifacts_fault() or isinstance(error, ArtifactsUnavailable)
+        if self.doubts_artifacts or isinstance(error, (StoreBusy, OutcomeUnknown)):  # they are nobody's
             end = partial(hold_back, reason=message, seconds=self.backoff_after(claimed.job.attempts - 1))
         self._settle(claimed, end)
 
@@ -306,6 +308,7 @@ class Runner:
     # ---- taking over
 
     def reclaim_expired(self, take_over: Callable[[JobProgress], bool] = lambda _: False) -> None:
+        self._settle_again()
         if self._expired is None:
             self._expired = ExpiredClaims(self.runtime)
         self._expired.release_due()

@@ -7,9 +7,11 @@ from typing import TypeVar
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobProgress, JobStatus, JobSummary
 from modelyard.domain.record import Order
+from modelyard.domain.training import TrainingEvent
 from modelyard.errors import NotFound
 from modelyard.platform.jobs.announced import require_worker, waits_of
 from modelyard.platform.jobs.claims import latest_job
+from modelyard.platform.jobs.events import event_listing
 from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, listed_index
@@ -56,6 +58,10 @@ class Jobs:
     def cancel(self, id: str) -> JobSummary:
         """End a job: at once while it waits, at its next step or row while it runs. Idempotent. Raises `NotFound`."""
         return cancel_found(self._runtime, self._principal, partial(self._found, id=id), self._summary)
+
+    def events(self, id: str, *, order: Order = "asc") -> Listing[TrainingEvent]:
+        """List what has happened to a job of any kind, named as for `get`. Raises `NotFound`."""
+        return event_listing(self._runtime, self.get(id).id, order)
 
     def require_worker(self, what: str = "job") -> None:
         """Raise `NoWorker` if no worker is alive, so that a job (in the message: a `what`) would never start."""

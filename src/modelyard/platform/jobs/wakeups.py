@@ -7,14 +7,16 @@ from functools import partial
 
 import attrs
 
+from modelyard.domain.job import Job
+from modelyard.lazy import log
 from modelyard.protocols import Clock, Store, Subscription
 
 
 class JobWaiter:
     """Sleeps until a topic is notified, such as that of a job, but at most so long. It is closed at the end."""
 
-    def __init__(self, clock: Clock, store: Store) -> None:
-        self._clock, self._store = clock, store
+    def __init__(self, clock: Clock, store: Store, poll: float) -> None:
+        self._clock, self._store, self._poll = clock, store, poll
         self._woken = threading.Event()
         self._hurry: Callable[[], object] | None = None
         self._topic = ""
@@ -43,6 +45,10 @@ class JobWaiter:
             self._hurry = None
             self._woken.clear()
 
+    def outage(self, fault: object) -> "JobPause":
+        log.warning("the job is looked at again in %g s: %s", self._poll, fault)
+        return JobPause(self._poll, self)
+
     def close(self) -> None:
         if self._subscription is not None:
             self._subscription.close()
@@ -59,15 +65,16 @@ class JobWaiter:
 @attrs.frozen
 class JobPause:
     seconds: float
-    _waiter: JobWaiter
+    waiter: JobWaiter
+    job: Job | None = None
 
     def sleep(self) -> None:
         if self.seconds:
-            self._waiter.sleep(self.seconds)
+            self.waiter.sleep(self.seconds)
 
     async def asleep(self) -> None:
         if self.seconds:
-            await self._waiter.asleep(self.seconds)
+            await self.waiter.asleep(self.seconds)
 
 
 def _end(patience: asyncio.Timeout, loop: asyncio.AbstractEventLoop) -> None:

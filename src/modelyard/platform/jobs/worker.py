@@ -22,14 +22,17 @@ from modelyard.protocols import Executor
 
 UPKEEP_SECONDS = 1.0
 """How often a worker lets each part do its upkeep."""
+LEAVING_SECONDS = 2.0
+"""How long a worker that stops waits for its threads, and again, after its executor, for what it has to write."""
 
 
 class Worker:
     """Takes jobs from the queue and runs up to `concurrency` of them at a time in an executor, while it is entered.
 
     Its heartbeat comes from another thread, so no step of a job holds it up. Leaving it stops within bounded time: each
-    running job is given back to the queue after its current item; one that runs in a cluster continues there, and a
-    worker that is started later watches it. It is entered once.
+    running job is given back to the queue after its current item, for which the executor waits 20 seconds unless it is
+    made with another `grace`, and all else takes five at most, even if the store is away. One that runs in a cluster
+    continues there, and a worker that is started later watches it. It is entered once.
 
         with platform.worker():
             job.wait()
@@ -105,13 +108,22 @@ class Worker:
     def stop(self) -> None:
         """Give running jobs back after their current item, and leave, in bounded time. Idempotent."""
         self._stopping.set()
-        for upkeep in self._upkeep:
-            upkeep.stop(self.runtime.settings.lease)
-        self._loop.stop(self.runtime.settings.lease)
+        threads = (self._loop, *self._upkeep)
+        for thread in threads:
+            thread.stop(0)
+        for thread in threads:
+            thread.stop(LEAVING_SECONDS / len(threads))
         self.executor.close(leave=True)
+        leaving = threading.Thread(target=self._leave, name="modelyard-leaving", daemon=True)
+        leaving.start()
+        leaving.join(LEAVING_SECONDS)
+        self.ended.set()
+        if leaving.is_alive():
+            log.warning("worker %s leaves without signing off, since its store does not answer", self.id)
+
+    def _leave(self) -> None:
         self._watcher.stop()
         self._process.stop(self)
-        self.ended.set()
         self._sign_off()
 
     def fail(self) -> None:
@@ -177,6 +189,9 @@ class Worker:
             if claimed is None:
                 break
             self._process.resign(self.id)
+            if self._stopping.is_set():
+                self._runner.give_back(claimed)
+                return
             if not self._submit(claimed):
                 self._called = True
                 return

@@ -19,6 +19,8 @@ MAX_NAME = 128
 MAX_PROJECTS = 1000
 MAX_LIMIT = 2**31
 MAX_SECRET = 512
+REMEMBERED_SECONDS = 1.0
+"""How long the processes that serve may remember whose key it is: so late they refuse one that was revoked."""
 
 
 class Keys:

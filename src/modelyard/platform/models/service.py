@@ -1,5 +1,6 @@
 """Trainable models, their checkpoints, and what is logged to them (specification 4.3)."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
@@ -166,6 +167,10 @@ class Models:
     def plot(self, *models: Model | str) -> "report.Plot":
         """Plot all metrics of all jobs in sequence, a line for each model: to `save`, or to show in a notebook."""
         return report.model_plot(self._runtime, [self.get(model) for model in models])
+
+    def save(self, model: Model | str, path: str | os.PathLike[str]) -> None:
+        """Write a page of a model and its checkpoints, to look at without this platform. Raises `NotFound`."""
+        report.save_model(self._runtime, self.get(model), path)
 
     def delete_checkpoints(self, model: Model | str, steps: Iterable[int]) -> DeletedCheckpoints:
         """Delete the checkpoints of these steps, all or none; deleting again changes nothing. Raises `Conflict` when a

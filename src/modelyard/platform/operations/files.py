@@ -7,7 +7,7 @@ from contextlib import closing
 
 import attrs
 
-from modelyard.disk import sync_folder
+from modelyard.disk import move_new
 from modelyard.domain.record import declaration_of
 from modelyard.errors import ArtifactMissing, InvalidInput
 from modelyard.part import refuse_address
@@ -79,6 +79,5 @@ def back_up(runtime: Runtime, path: str) -> list[FileFault]:
                 break
             before = {*lacking}
             os.unlink(copy)
-        os.rename(copy, path)
-    sync_folder(parent)
+        move_new(copy, path)
     return lacking

@@ -20,7 +20,7 @@ from modelyard.errors import BudgetExceeded, ModelNotFound
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.paging import get_or_none, iter_index
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.usage.booking import book, budgets_of, charge
+from modelyard.platform.usage.booking import book, budget_ids, budgets_of, charge
 from modelyard.protocols import Snapshot, Tx
 
 BILLED_STEP = "billed_step"
@@ -49,7 +49,7 @@ def cost_of(job: Job, tokens: int) -> Decimal:
 def require_budget(snapshot: Snapshot, job: Job, cost: Decimal = _NOTHING) -> Sequence[Budget]:
     if "billing" not in job.spec:
         return ()
-    budgets = budgets_of(snapshot, job.entity, job.spec["billing"]["key_id"])
+    budgets = budgets_of(snapshot, budget_ids(job.entity, job.spec["billing"]["key_id"], job.project))
     for budget in budgets:
         if cost > budget.remaining or budget.remaining <= 0:
             raise BudgetExceeded(_exceeded(budget, cost))

@@ -114,6 +114,13 @@ class Means:
                 self._counts[name] += 1
 
 
+def any_form(parts: Iterable[Part], rows: RowFormat[Any]) -> RowFormat[Any]:
+    """Return a format that also reads every form of its rows that the parts know."""
+    for part in parts:
+        rows = rows if part.row_formats is None else part.row_formats()(rows)
+    return rows
+
+
 # ---- what a base model reads -------------------------------------------------------------------------------------
 
 _Place = tuple[str | int, ...]

@@ -1,5 +1,6 @@
 """Training jobs as a principal may see them, and the handle of one: wait for it, watch it, cancel it."""
 
+import os
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -65,6 +66,11 @@ class JobHandle:
         """End it: at once while it waits, at its next step while it runs. Idempotent; one that has ended stays so."""
         return cancel_job(self._runtime, self._principal, self.id)
 
+    def pause(self) -> TrainingJob:
+        """Stop it at its next step, or keep it waiting, until `training.resume`. Raises `Conflict` if it has ended."""
+        pause_job(self._runtime, self._principal, self.id)
+        return self.refresh()
+
     # ---- waiting
 
     def wait(self, timeout: float | None = None, *, progress: bool = False) -> TrainingJob:
@@ -89,6 +95,10 @@ class JobHandle:
         """Plot all that it recorded, step by step, the reward first: to `save`, or to show in a notebook."""
         job = self.refresh()
         return report.job_plot(self._runtime, job, f"{job.kind.upper()} job {self.id}: {_standing(job)}")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a page of it, to look at without this platform."""
+        report.save_job(self._runtime, self.refresh(), path)
 
     def metrics(self, most: int | None = None) -> MetricRows:
         """Return what it recorded with its steps, in order; at most about `most` of them, evenly spaced. The rows are a
@@ -118,20 +128,20 @@ class JobHandle:
 
     # ---- watching
 
-    def events(self, after: str | None = None) -> Iterator[TrainingEvent]:
+    def events(self, after: str | None = None, *, follow: bool = True) -> Iterator[TrainingEvent]:
         """Yield its events, live, until it has ended; those after the id `after`, or all. If this runs the job itself,
-        leaving the loop gives the job back to the queue."""
-        return followed(self._follow(after))
+        leaving the loop gives the job back to the queue. Without `follow`, only those recorded so far."""
+        return followed(self._follow(after, follow))
 
-    def aevents(self, after: str | None = None) -> AsyncIterator[TrainingEvent]:
+    def aevents(self, after: str | None = None, *, follow: bool = True) -> AsyncIterator[TrainingEvent]:
         """Yield its events on an event loop, which it never blocks. Between two polls it occupies no thread."""
         threads = self._runtime.threads.backends.of(self._principal.entity)
-        return afollowed(self._follow(after), threads)
+        return afollowed(self._follow(after, follow), threads)
 
     # ---- how it is waited for
 
-    def _follow(self, after: str | None) -> Followed:
-        turns = wait_for_end(self._runtime, self._look)
+    def _follow(self, after: str | None, live: bool = True) -> Followed:
+        turns = wait_for_end(self._runtime, self._look) if live else None
         return follow(turns, partial(iter_events, self._runtime, self.id), after)
 
     def _look(self) -> Job:
@@ -140,7 +150,7 @@ class JobHandle:
 
 def _standing(job: TrainingJob) -> str:
     if job.status is not JobStatus.RUNNING or job.total is None:
-        return job.status.value
+        return ", ".join(filter(None, (job.status.value, job.stop_reason)))
     return f"{job.status.value}, step {job.progress} of {job.total}"
 
 

@@ -10,7 +10,7 @@ import attrs
 
 from modelyard import report
 from modelyard.domain.job import JobEvent, JobProgress
-from modelyard.domain.training import STEPS
+from modelyard.domain.training import STEPS, TRAINING_STARTED
 from modelyard.errors import MissingExtra
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
@@ -34,12 +34,20 @@ class MetricRow:
     values: Mapping[str, Any]
 
 
+def row_of(event: JobEvent) -> MetricRow | None:
+    """Return what an event recorded with a step. Step 0 is the validation before the first."""
+    values = {name: value for name, value in event.data.items() if name != "num_sequences"}
+    measured = event.type in STEPS or (event.type == TRAINING_STARTED and values)
+    return MetricRow(event.step, event.created_at, values) if measured else None
+
+
 class MetricLogger(Protocol):
     def log(self, values: dict[str, Any], /, *, step: int) -> object: ...
 
 
 class MetricRows(list[MetricRow]):
-    """The steps of a job, in order. `to_pandas` makes a data frame of them; a notebook shows a table.
+    """The steps of a job, in order; a loop that validates begins with step 0, before its first round. `to_pandas` makes
+    a data frame of them; a notebook shows a table.
 
     job.metrics().to_tensorboard("runs/first")
     job.metrics().log_to(wandb.init(project="support"))
@@ -81,7 +89,7 @@ class MetricRows(list[MetricRow]):
 def metric_rows(runtime: Runtime, job_id: str, most: int | None = None) -> MetricRows:
     last = runtime.store.read(lambda snapshot: _last_seq(snapshot, job_id))
     events = all_events(runtime, job_id) if most is None or last <= most else _some(runtime, job_id, last, most)
-    return MetricRows(MetricRow(event.step, event.created_at, event.data) for event in events if event.type in STEPS)
+    return MetricRows(row for row in map(row_of, events) if row is not None)
 
 
 def _last_seq(snapshot: Snapshot, job_id: str) -> int:

@@ -100,7 +100,7 @@ class _Loop:
 
     @property
     def _finished(self) -> bool:
-        return self.rounds >= self.config.rounds or bool(self.done.get("stopped"))
+        return self.rounds >= self.config.rounds or "stop_reason" in self.done
 
     def _validates(self, number: int) -> bool:
         due = number % self.config.evaluate_every == 0 or number == self.config.rounds
@@ -232,9 +232,10 @@ class _Loop:
     def _begin(self) -> None:
         data: dict[str, Any] = {"num_sequences": self.config.rounds}
         if RUN in self.done:
-            data["held_out"] = self._score()
+            data |= {"held_out": self._score(), "checkpoint": self.done["validated"]}
         event, now = NewEvent(self.runtime.ids(), TRAINING_STARTED, data), self.runtime.clock.now()
-        self.record.record(event, {**self._validated(data), RUN: None}, now, self.config.rounds)
+        changes = {**self._validated(data), "start": data.get("held_out"), RUN: None}
+        self.record.record(event, changes, now, self.config.rounds)
 
     def _end_round(self, trained: Job) -> None:
         metrics = trained.result.get("metrics", {})
@@ -256,9 +257,13 @@ class _Loop:
         score, best, stop = data["held_out"], self.done.get("best"), self.config.stop_when
         better = best is None or score > best["score"]
         waited = 0 if better else self.done.get("waited", 0) + 1
-        stopped = score >= stop.get("score", float("inf")) or waited >= stop.get("patience", sys.maxsize)
-        best = {"score": score, "step": self.done["validated"]} if better else best
-        return {"best": best, "waited": waited, "stopped": stopped}
+        top = {"score": score, "step": self.done["validated"]} if best is None or better else best
+        reason = None
+        if score >= stop.get("score", float("inf")):
+            reason = f"score: {score:.4g} on the held-out tasks reached the target of {stop['score']:.4g}"
+        elif waited >= stop.get("patience", sys.maxsize):
+            reason = f"patience ({waited}): no later validation was above {top['score']:.4g}, of step {top['step']}"
+        return {"best": top, "waited": waited, "stop_reason": reason}
 
     # ---- ending
 
@@ -270,12 +275,14 @@ class _Loop:
             if progress.cancelled_by:
                 return cancel(tx, types, job, event_id, progress.cancelled_by, now)
             best = job.result.get("best") or {"step": job.result.get("last")}
-            held_out = {"best_held_out": best["score"]} if "score" in best else {}
-            metrics = {**job.result.get("metrics", {}), **held_out}
-            result = {**job.result, "step": best["step"], "metrics": metrics}
+            metrics = {**job.result.get("metrics", {})}
+            if "score" in best:
+                metrics |= {"best_held_out": best["score"], "start_held_out": job.result.get("start", best["score"])}
+            why = {"stop_reason": job.result.get("stop_reason", f"rounds: all {self.rounds} are done")}
+            result = {**job.result, **why, "step": best["step"], "metrics": metrics}
             for record in added:
                 result |= record.add(tx, now)
-            return succeed(tx, types, attrs.evolve(job, result=result), event_id, now)
+            return succeed(tx, types, attrs.evolve(job, result=result), event_id, now, why)
 
         added = self.runtime.trained_records(self.claimed.job, self.claimed.loose)
         ended = self.runtime.store.transact(step)

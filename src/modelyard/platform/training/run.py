@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.job import HELD_OUT, Claim, Job, JobProgress, JobStatus
+from modelyard.domain.job import HELD_OUT, START, Claim, Job, JobProgress, JobStatus
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.training import GRADIENT_STEP, TRAINING_STARTED, Dataset
 from modelyard.domain.training_config import BatchedConfig
@@ -51,23 +51,27 @@ def train(claimed: ClaimedJob) -> Generator[None, None, None]:
 
 @attrs.frozen
 class _Start:
-    """The start of a run: `parent` is None for the untouched base; `reference` is the checkpoint of a KL penalty."""
+    """The start of a run: `parent` is None for the untouched base; `reference` is the checkpoint of a KL penalty;
+    `artifact` and `held_out` are its data."""
 
     job: Job
     model: Model
     parent: Checkpoint | None
     reference: Checkpoint | None
     artifact: str
+    held_out: str | None
 
 
 def _begin(tx: Tx, claim: Claim, kept: Mapping[str, Any]) -> _Start:
     job = require_claim(tx, claim)
     model = tx.get(Model, job.lane)
     if "parent_id" not in job.result:
-        job = attrs.evolve(job, result={"parent_id": _latest(tx, model), "reference_id": _reference(tx, job), **kept})
+        parent_id = job.spec.get(START) or _latest(tx, model)
+        job = attrs.evolve(job, result={"parent_id": parent_id, "reference_id": _reference(tx, job), **kept})
         tx.replace(job)
     parent, reference = (_checkpoint(tx, job.result[name]) for name in ("parent_id", "reference_id"))
-    return _Start(job, model, parent, reference, _data_of(tx, job))
+    held_out = _data_of(tx, job.spec[HELD_OUT]) if HELD_OUT in job.spec else None
+    return _Start(job, model, parent, reference, _data_of(tx, job.spec), held_out)
 
 
 def _latest(tx: Tx, model: Model) -> str | None:
@@ -86,14 +90,17 @@ def _reference(tx: Tx, job: Job) -> str | None:
 
 
 def _checkpoint(tx: Tx, checkpoint_id: str | None) -> Checkpoint | None:
-    return None if checkpoint_id is None else tx.get(Checkpoint, checkpoint_id)
-
-
-def _data_of(tx: Tx, job: Job) -> str:
-    if "artifact" in job.spec:
-        return str(job.spec["artifact"])
     try:
-        return tx.get(Dataset, job.spec["dataset_id"]).artifact
+        return None if checkpoint_id is None else tx.get(Checkpoint, checkpoint_id)
+    except RecordNotFound:
+        raise TrainingError("the checkpoint that training starts from was deleted; start a new job") from None
+
+
+def _data_of(tx: Tx, data: Mapping[str, Any]) -> str:
+    if "artifact" in data:
+        return str(data["artifact"])
+    try:
+        return tx.get(Dataset, data["dataset_id"]).artifact
     except RecordNotFound:
         raise TrainingError("the job's dataset was deleted; upload it again and start a new job") from None
 
@@ -114,14 +121,13 @@ class _Run:
         self._context = _context(self.runtime, start, resume, self._last_step)
 
     def items(self) -> Iterator[TrainItem]:
-        spec, artifacts, name = self.start.job.spec, self.runtime.artifacts, self.start.artifact
+        artifacts, held_out = self.runtime.artifacts, self.start.held_out
         method = METHODS[self.start.job.kind]
         trainer = _trainer_for(self.runtime, self.start.model.base_model, method.kind)
-        config = method.config.resolve(spec["config"])
+        config = method.config.resolve(self.start.job.spec["config"])
         epochs = config.epochs if isinstance(config, BatchedConfig) else 1
-        rows = TrainingRows(artifacts, name, method.rows.read, epochs)
-        held_out = spec.get(HELD_OUT)
-        validated = () if held_out is None else TrainingRows(artifacts, held_out["artifact"], method.rows.read)
+        rows = TrainingRows(artifacts, self.start.artifact, method.rows.read, epochs)
+        validated = () if held_out is None else TrainingRows(artifacts, held_out, method.rows.read)
         context = attrs.evolve(self._context, held_out=validated)
         with trainer_border():
             return iter(trainer.train(method.kind, config, rows, context))

@@ -79,7 +79,7 @@ class RoundSampler:
                 pause = next(pauses, None)
                 if pause is None:
                     raise
-                self.runtime.clock.sleep(max(pause, getattr(error, "retry_after", 0.0)))
+                self.runtime.clock.sleep(max(pause, getattr(error, "retry_after", None) or 0.0))
 
     def _judged(self, request: CompletionRequest, choice: Choice, task: Mapping[str, Any]) -> Trajectory | RolloutError:
         (found,) = run(score_row((self.scorer,), choice.message.text, task))

@@ -1,14 +1,14 @@
 """Training jobs: requesting them, and reading their progress and results (specification 4.3)."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, Unpack, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, get_type_hints, overload
 
 import attrs
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.identity import Principal, check_idempotency_key, check_name
+from modelyard.domain.identity import check_idempotency_key, check_name
 from modelyard.domain.job import Job, JobKind, JobStatus, files_of
 from modelyard.domain.models import Model
 from modelyard.domain.record import EMPTY, Order
@@ -19,12 +19,12 @@ from modelyard.errors import InvalidInput, NotFound, nearest
 from modelyard.formats.training_data import DATASETS, RowFormat, group_rows
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
+from modelyard.platform.extended import Extended
 from modelyard.platform.jobs import announced
 from modelyard.platform.jobs.events import event_listing
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import cursor_at, index_listing, listed_entity, named_place
-from modelyard.platform.runtime import Runtime
 from modelyard.platform.training import loop as loops
 from modelyard.platform.training.data import (
     BaseModelCheck,
@@ -32,6 +32,7 @@ from modelyard.platform.training.data import (
     ExampleData,
     GroupData,
     PreferenceData,
+    any_form,
     check_groups,
     check_rows,
     keep_version,
@@ -56,21 +57,25 @@ from modelyard.platform.training.methods import METHODS, JobRequest, Method, res
 from modelyard.platform.training.submission import add_job, new_job, require_offered
 from modelyard.protocols import Snapshot, StoredArtifact
 
+if TYPE_CHECKING:
+    from modelyard.parts.resources import TrainingMembers
+else:
+    TrainingMembers = object
+
 T = TypeVar("T")
 
 
 SEED_BYTES = 6
 
 
-class Training:
+class Training(Extended, TrainingMembers):
     """The training jobs that a principal may see.
 
     job = platform.training.sft("bots/support", "examples.jsonl", learning_rate=1e-4)
     checkpoint = job.result()
     """
 
-    def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self._runtime, self._principal = runtime, principal
+    AREA = "training."
 
     # ---- asking for a job
 
@@ -151,7 +156,7 @@ class Training:
         `RLConfig` for the rounds. Killed at any point, it continues where it was: no round is trained twice. Raises as
         `sft` does.
         """
-        _check_options(JobKind.LOOP, LoopOptions, options)
+        check_options(JobKind.LOOP, LoopOptions, options)
         request = self._request(METHODS[JobKind.RL], model, loops.resolve(options), idempotency_key, needs)
         return loops.new_loop(self._runtime, self._principal, request, tasks, reward, held_out, self._add)
 
@@ -169,7 +174,7 @@ class Training:
         """Train a model by the method of this kind, as the method of that name does. With `require_worker`, raises
         `NoWorker` before any data are read if no worker is alive."""
         method = METHODS[kind]
-        _check_options(method.kind, method.options, options)
+        check_options(method.kind, method.options, options)
         request = self._request(method, model, resolved(method.config, options), idempotency_key, needs)
         if require_worker:
             announced.require_worker(self._runtime)
@@ -212,9 +217,18 @@ class Training:
         """Return one job. Raises `NotFound`."""
         return shown_job(self._runtime, self._principal, job_id)
 
-    def events(self, job_id: str, *, order: Order = "asc") -> Listing[TrainingEvent]:
-        """List the events of a job that there are now. Raises `NotFound`."""
-        self.get(job_id)
+    @overload
+    def events(self, job_id: str, *, order: Order = ..., follow: Literal[False] = ...) -> Listing[TrainingEvent]: ...
+    @overload
+    def events(self, job_id: str, *, order: Order = ..., follow: Literal[True]) -> Iterator[TrainingEvent]: ...
+    def events(self, job_id: str, *, order: Order = "asc", follow: bool = False) -> Iterable[TrainingEvent]:
+        """List the events of a job that there are now; with `follow`, yield them live, as its handle does. Raises
+        `NotFound`, `InvalidInput`."""
+        job = self.job(job_id)
+        if follow and order != "asc":
+            raise InvalidInput.at("order", msg="must be 'asc' to follow a job")
+        if follow:
+            return job.events()
         return event_listing(self._runtime, job_id, order)
 
     def cancel(self, job_id: str) -> TrainingJob:
@@ -278,6 +292,7 @@ class Training:
     def _keep(
         self, rows: RowFormat[T], data: Iterable[T | Mapping[str, Any]] | str | os.PathLike[str]
     ) -> tuple[StoredArtifact, int]:
+        rows = any_form(self._runtime.parts, rows)
         if not isinstance(data, str | os.PathLike):
             return store_rows(self._runtime.artifacts, rows, rows_of(rows, data))
         if self._principal.scope.entity is not None:
@@ -336,7 +351,7 @@ class Training:
         return cursor_at(Job, index, found_job(snapshot, self._principal, job_id))
 
 
-def _check_options(kind: str, keywords: type, options: Mapping[str, Any]) -> None:
+def check_options(kind: str, keywords: type, options: Mapping[str, Any]) -> None:
     known = get_type_hints(keywords)
     for name in options:
         if name not in known:

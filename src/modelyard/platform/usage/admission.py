@@ -34,9 +34,9 @@ def reserve(
 ) -> Flow[Admission | None]:
     """Admit a request. Returns what it has reserved, or None where it has reserved nothing.
 
-    `admission` names the key and what may be spent at most; `least` returns what the shortest answer would cost. `see`
-    receives what is left of the key's rate, if that is limited. What dead processes hold is released when the request
-    would be refused otherwise.
+    `admission` names the key, the budgets that may be there and what may be spent at most; `least` returns what the
+    shortest answer would cost. `see` receives what is left of the key's rate, if that is limited. What dead processes
+    hold is released when the request would be refused otherwise.
 
     Raises `RateLimited`, `BudgetExceeded`.
     """
@@ -74,7 +74,7 @@ def admit(
     at_once = limits.concurrent_requests
     if at_once is not None and tx.count(Admission, "by_key", admission.key_id) >= at_once:
         raise RateLimited(f"this key may run {at_once} requests at once; wait until one has ended", 1.0)
-    budgets = budgets_of(tx, admission.entity, admission.key_id)
+    budgets = budgets_of(tx, admission.budgets)
     for budget in budgets:
         _reserve(tx, budget, admission.reserved, least)
     if not budgets and at_once is None:
@@ -114,7 +114,8 @@ def _over_budget(budget: Budget, amount: Decimal, least: Callable[[], Decimal]) 
     """Make the error of a request that does not fit; it names `max_tokens` if a lower one would make it fit."""
     left = max(budget.remaining, _NOTHING)
     shortest = least()
-    has = f"the budget of {budget.limit:f} USD has {left:f} left"
+    which = f" of project {budget.project}" if budget.project else ""
+    has = f"the budget{which} of {budget.limit:f} USD has {left:f} left"
     if shortest > left:
         return BudgetExceeded(f"this request may cost {shortest:f} USD even with the shortest answer, and {has}")
     return BudgetExceeded(

@@ -8,9 +8,10 @@ from typing import Any
 import attrs
 
 from modelyard.domain import events
+from modelyard.domain.identity import check_name
 from modelyard.domain.record import KEY
 from modelyard.domain.usage import Admission, Budget, BudgetPeriod, LedgerEntry
-from modelyard.errors import RecordConflict, RecordNotFound, StoreClosed, StoreError
+from modelyard.errors import InvalidInput, RecordConflict, RecordNotFound, StoreClosed, StoreError
 from modelyard.flow import AsyncDriver, Driver, Transact
 from modelyard.lazy import log
 from modelyard.platform.runtime import Booking, Runtime
@@ -118,7 +119,7 @@ class AnsweredBooking(CompletionBooking):
         assert self.entry is not None
         warnings: list[Budget] = []
         self.charged, self.warnings = (), warnings
-        budgets = budgets_of(tx, self.entry.entity, self.entry.key_id)
+        budgets = budgets_of(tx, budget_ids(self.entry.entity, self.entry.key_id, self.entry.project))
         self.admitted = True
         for budget in budgets:
             self.admitted = self.admitted and self.longest <= budget.remaining
@@ -149,8 +150,7 @@ def settle(
         reserved = held.reserved
     except RecordNotFound:
         reserved = _NOTHING
-    found = [budget for id_ in held.budgets if (budget := find_budget(tx, id_)) is not None]
-    return [charge(tx, budget, reserved, spent, warnings) for budget in found]
+    return [charge(tx, budget, reserved, spent, warnings) for budget in budgets_of(tx, held.budgets)]
 
 
 def charge(tx: Tx, budget: Budget, reserved: Decimal, spent: Decimal, warnings: list[Budget] | None = None) -> Budget:
@@ -171,7 +171,8 @@ def warn_of(runtime: Runtime, budgets: Iterable[Budget]) -> None:
     for budget in budgets:
         log.warning(words, budget.id, f"{budget.limit:f}", budget.period, f"{budget.spent:f}")
         key = budget.key_id or ""
-        runtime.observe(events.BudgetWarning(budget.entity, key, budget.spent, budget.limit, budget.period))
+        paid = budget.spent, budget.limit, budget.period
+        runtime.observe(events.BudgetWarning(budget.entity, key, *paid, budget.project or ""))
 
 
 # ---- what runs when a platform is closed -------------------------------------------------------------------------
@@ -217,13 +218,23 @@ def book_together(tx: Tx, bookings: Sequence[Booking]) -> None:
 # ---- budgets ---------------------------------------------------------------------------------------------------
 
 
-def budgets_of(snapshot: Snapshot, entity: str, key_id: str) -> list[Budget]:
-    ids = (entity, budget_id(entity, key_id)) if key_id else (entity,)
+def budget_ids(entity: str, key_id: str, project: str) -> tuple[str, ...]:
+    """Return the ids of the budgets that a request has to keep, if there are any."""
+    ids = (entity, f"{entity}/{key_id}") if key_id else (entity,)
+    return (*ids, f"{entity}//{project}") if project else ids
+
+
+def budgets_of(snapshot: Snapshot, ids: Iterable[str]) -> list[Budget]:
     return [budget for id_ in ids if (budget := find_budget(snapshot, id_)) is not None]
 
 
-def budget_id(entity: str, key_id: str | None) -> str:
-    return f"{entity}/{key_id}" if key_id else entity
+def budget_id(entity: str, key_id: str | None = None, project: str | None = None) -> str:
+    """Return the id of the budget of an entity, of one key or of one project of it. Raises `InvalidInput`."""
+    if project is None:
+        return f"{entity}/{key_id}" if key_id else entity
+    if key_id:
+        raise InvalidInput.at("project", msg="a budget is of a key or of a project; leave one of them out")
+    return f"{entity}//{check_name(project, 'project')}"
 
 
 def find_budget(snapshot: Snapshot, id: str) -> Budget | None:

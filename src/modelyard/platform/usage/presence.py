@@ -15,7 +15,7 @@ from modelyard.domain.worker import ProcessRecord
 from modelyard.errors import StoreClosed
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import RunningRequest, Runtime
-from modelyard.platform.usage.booking import find_budget, retry_bookings, settle
+from modelyard.platform.usage.booking import budgets_of, retry_bookings, settle
 from modelyard.process_identity import ProcessName, machine, this_process
 from modelyard.protocols import Snapshot, Tx
 
@@ -116,7 +116,7 @@ class Presence:
 def _reserve_again(tx: Tx, held: Admission) -> bool:
     if tx.find(Admission, KEY, held.id) is not None:
         return True
-    budgets = [budget for id_ in held.budgets if (budget := find_budget(tx, id_)) is not None]
+    budgets = budgets_of(tx, held.budgets)
     if any(held.reserved > budget.remaining for budget in budgets):
         return False
     for budget in budgets:
@@ -150,7 +150,7 @@ def has_left(runtime: Runtime, id: str) -> bool:
 
 def _dead(runtime: Runtime) -> list[ProcessRecord]:
     here, lease = presence_of(runtime), runtime.settings.admission_lease
-    others, time = runtime.store.read(partial(_others, id=here.id))
+    others, time = runtime.look(lambda snapshot, _: _others(snapshot, here.id))
     beats = {record.id: record.beat for record in others}
     silent = runtime.liveness.idle_seconds("processes", beats, runtime.clock.monotonic())
     found = []

@@ -1,5 +1,6 @@
 """Usage, its cost, and what may be spent: the ledger, sums over it, and budgets."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
@@ -74,27 +75,37 @@ class Ledger:
         *,
         since: datetime | None = None,
         until: datetime | None = None,
+        month: str | None = None,
         entity: str | None = None,
         project: str | None = None,
     ) -> Sequence[UsageSum]:
-        """Sum ledger rows with `since <= created_at < until` exactly, grouped `by` any of entity, project, model, key
-        and day, and sorted by them; without `by`, into one sum of all. Raises `Forbidden`, `InvalidInput`."""
+        """Sum ledger rows with `since <= created_at < until` exactly, or those of a `month` in UTC such as "2026-11",
+        grouped `by` any of entity, project, model, key and day, and sorted by them; without `by`, into one sum of all.
+        Raises `Forbidden`, `InvalidInput`."""
         unknown = [name for name in by if name not in SUM_BY]
         if unknown or isinstance(by, str):
             raise InvalidInput.at("by", msg=f"must be a list of some of {', '.join(SUM_BY)}")
+        if month is not None:
+            if since is not None or until is not None:
+                raise InvalidInput.at("month", msg="leave it out, or since and until")
+            since, until = month_of(month)
         view, period = self._view(entity, project), Period.of(since, until)
         return self._runtime.store.read(lambda snapshot: summed(view.totals(snapshot, period), by))
 
-    def get_budget(self, *, entity: str | None = None, key_id: str | None = None) -> Budget | None:
-        """Return the budget of an entity, or of one key of it, or None if there is none. Raises `Forbidden`."""
+    def get_budget(
+        self, *, entity: str | None = None, key_id: str | None = None, project: str | None = None
+    ) -> Budget | None:
+        """Return the budget of an entity, or of one key or project of it, or None if there is none. Raises `Forbidden`,
+        `InvalidInput`."""
         entity = self._principal.entity if entity is None else entity
-        self._principal.require(entity)
-        return self._runtime.store.read(lambda snapshot: find_budget(snapshot, budget_id(entity, key_id)))
+        self._principal.require(entity, project)
+        id_ = budget_id(entity, key_id, project)
+        return self._runtime.store.read(lambda snapshot: find_budget(snapshot, id_))
 
     # ---- budgets
 
     def list_budgets(self, *, entity: str | None = None) -> Listing[Budget]:
-        """List the budgets of an entity and its keys, or all that the caller may see, by their ids. Raises
+        """List the budgets of an entity, its keys and projects, or all that the caller may see, by their ids. Raises
         `Forbidden`."""
         entity = self._principal.scope.entity if entity is None else entity
         if entity is not None:
@@ -113,10 +124,11 @@ class Ledger:
         *,
         entity: str | None = None,
         key_id: str | None = None,
+        project: str | None = None,
         period: BudgetPeriod | str = BudgetPeriod.TOTAL,
         warn_at: Decimal | str | None = None,
     ) -> Budget:
-        """Let an entity, or one key of it, spend `limit` USD in total, or in each day or calendar month, in UTC.
+        """Let an entity, or one key or project of it, spend `limit` USD in total, or in each day or month, in UTC.
 
         A changed budget keeps what was spent, unless its period changes. The observer is warned when the share
         `warn_at` of it is spent, such as "0.8". Only the host may call this. Raises `InvalidInput`, `Forbidden`,
@@ -127,15 +139,22 @@ class Ledger:
             raise InvalidInput.at("period", msg=f"must be one of {', '.join(BudgetPeriod)}")
         entity = self._principal.entity if entity is None else check_name(entity, "entity")
         asked = Budget(
-            budget_id(entity, key_id), entity, _amount(limit), period=BudgetPeriod(period), warn_at=_share(warn_at)
+            budget_id(entity, key_id, project),
+            entity,
+            _amount(limit),
+            period=BudgetPeriod(period),
+            warn_at=_share(warn_at),
         )
         return self._runtime.store.transact(lambda tx: _set_budget(tx, asked))
 
-    def remove_budget(self, *, entity: str | None = None, key_id: str | None = None) -> None:
+    def remove_budget(
+        self, *, entity: str | None = None, key_id: str | None = None, project: str | None = None
+    ) -> None:
         """Remove a budget with its record of what was spent. Idempotent. Only the host may call this."""
         self._require_host()
         entity = self._principal.entity if entity is None else entity
-        self._runtime.store.transact(lambda tx: _remove_budget(tx, budget_id(entity, key_id)))
+        id_ = budget_id(entity, key_id, project)
+        self._runtime.store.transact(lambda tx: _remove_budget(tx, id_))
 
     def _require_host(self) -> None:
         if self._principal.scope.entity is not None:
@@ -237,6 +256,15 @@ class Period:
         end = None if until is None else until.date()
         some = first is None or end is None or first < end
         return cls(since, until, (first, end) if some else None)
+
+
+def month_of(text: str) -> tuple[datetime, datetime]:
+    """Return when a month such as "2026-11" begins and ends, in UTC. Raises `InvalidInput`."""
+    year, _, number = text.partition("-") if isinstance(text, str) else ("", "", "")
+    if not (re.fullmatch("[0-9]{4}-[0-9]{2}", str(text)) and 1 <= int(number) <= 12 and MINYEAR < int(year) < MAXYEAR):
+        raise InvalidInput.at("month", msg="must be a month such as 2026-11")
+    first = datetime(int(year), int(number), 1, tzinfo=UTC)
+    return first, (first + timedelta(days=31)).replace(day=1)
 
 
 def _utc(moment: datetime | None, name: str) -> datetime | None:

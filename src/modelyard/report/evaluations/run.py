@@ -2,13 +2,15 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 import attrs
 
 from modelyard import report
 from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, MissingPart
 from modelyard.report.evaluations.export import Format, RunRows, run_lines, save_report
 from modelyard.report.numbers import (
     clusters_text,
@@ -47,6 +49,11 @@ class RunReport:
         known = ", ".join(summary.name for summary in self.aggregate.metrics) or "none"
         raise InvalidInput.at("metric", msg=f"must be a metric of the run: {known}")
 
+    def by(self, field: str) -> Any:
+        """Report the run by the values that its rows have in a field: a table a metric, a line a slice, with intervals
+        and p corrected for how many there are. Raises `InvalidInput`."""
+        return report.run_slices(self, field)
+
     def export(self, format: Format = "jsonl") -> Iterator[bytes]:
         """Export every prediction with its scores, as JSON Lines or CSV. The rows are read lazily."""
         return run_lines(self.rows, format)
@@ -79,6 +86,8 @@ class RunReport:
         return f"<RunReport of {self.run.id}: {self.aggregate.rows} rows>"
 
     def __str__(self) -> str:
+        with suppress(MissingPart):
+            return "\n".join((*_lines(self.run, self.aggregate), *map(printable, report.cluster_notes(self))))
         return "\n".join(_lines(self.run, self.aggregate))
 
 

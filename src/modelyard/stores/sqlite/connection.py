@@ -3,11 +3,11 @@
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from modelyard.disk import sync_folder, sync_path
+from modelyard.disk import move_new, sync_folder, sync_path
 from modelyard.errors import StoreClosed
 from modelyard.protocols import Clock, Snapshot
 from modelyard.stores.sqlite.errors import SqliteError, sqlite3, store_errors, to_store_error
@@ -26,7 +26,8 @@ _STATEMENTS = 256
 def connect(path: str, mode: str, busy_seconds: float) -> Any:
     """Open a connection without implicit transactions; threads may use it, one at a time.
 
-    `mode` is "rw", or "ro" for a connection that does not even change the log next to the file. Neither creates a file.
+    `mode` is "rw", or "ro" for a connection that does not even change the log next to the file, or "ro&immutable=1" for
+    one that reads the file alone, which nobody writes. None creates a file.
     """
     connection = sqlite3.connect(
         f"{Path(path).as_uri()}?mode={mode}",
@@ -65,22 +66,13 @@ def back_up(source: str, target: str, busy_seconds: float) -> None:
     if os.path.lexists(target):
         raise FileExistsError(f"{target} exists; a backup never replaces a file")
     folder, name = os.path.split(os.path.abspath(target))
-    with store_errors():
-        opened, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
-        os.close(opened)
-        try:
-            _copy(source, temporary, busy_seconds)
-            os.rename(temporary, target)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
-        sync_folder(folder)
-
-
-def _copy(source: str, target: str, busy_seconds: float) -> None:
-    with closing(connect(source, "ro", busy_seconds)) as connection:
-        connection.execute("VACUUM INTO ?", (target,))
-    sync_path(target)
+    with store_errors(), tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as unfinished:
+        copy = os.path.join(unfinished, name)
+        create_file(copy)
+        with closing(connect(source, "ro", busy_seconds)) as connection:
+            connection.execute("VACUUM INTO ?", (copy,))
+        sync_path(copy)
+        move_new(copy, target)
 
 
 _MAX_IDLE = 16
@@ -89,8 +81,10 @@ _MAX_IDLE = 16
 class Readers:
     """A pool of read connections, one for each read that runs at the same time."""
 
-    def __init__(self, path: str, plans: Mapping[type, StatementPlan], clock: Clock, busy_seconds: float) -> None:
-        self._path = path
+    def __init__(
+        self, path: str, plans: Mapping[type, StatementPlan], clock: Clock, busy_seconds: float, mode: str = "rw"
+    ) -> None:
+        self._path, self._mode = path, mode
         self._plans = plans
         self._clock = clock
         self._busy_seconds = busy_seconds
@@ -136,14 +130,17 @@ class Readers:
         while self._idle:
             self._idle.pop().connection.close()
 
-    def _borrow(self) -> Any:
-        """Return the cursor of a connection that no other read uses."""
+    def refuse_closed(self) -> None:
         if self._closed:
             raise StoreClosed("the store was closed")
+
+    def _borrow(self) -> Any:
+        """Return the cursor of a connection that no other read uses."""
+        self.refuse_closed()
         try:
             return self._idle.pop()
         except IndexError:
-            cursor = connect(self._path, "rw", self._busy_seconds).cursor()
+            cursor = connect(self._path, self._mode, self._busy_seconds).cursor()
             cursor.execute("PRAGMA query_only=ON")
             return cursor
 

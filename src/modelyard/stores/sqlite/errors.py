@@ -74,13 +74,15 @@ def is_busy(error: Exception) -> bool:
 
 @contextmanager
 def store_errors() -> Iterator[None]:
-    """Raise the errors of SQLite and of the file system as store errors."""
+    """Raise the errors of SQLite and of the file system, but for a name that is taken, as store errors."""
     try:
         yield
     except SqliteError as error:
         raise to_store_error(error) from error
     except UnicodeDecodeError as error:
         raise StoreCorrupt("the file is damaged: its schema cannot be read; restore a backup") from error
+    except FileExistsError:
+        raise
     except OSError as error:
         kind = StorageFull if error.errno in NO_ROOM else StoreError
         raise kind(str(error)) from error

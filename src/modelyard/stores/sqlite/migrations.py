@@ -78,7 +78,7 @@ def _owners_and_rates(database: Database) -> None:
     database.conn.execute('DELETE FROM "admissions"')
     database.conn.execute("""UPDATE "budgets" SET "reserved" = '0'""")
     database.table("admissions").add_column("owner", str, not_null_default="")
-    database.table("rate_windows").drop()
+    database.table("rate_windows").drop(ignore=True)
 
 
 def _losses_of_jobs(database: Database) -> None:

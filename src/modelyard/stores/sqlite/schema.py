@@ -16,8 +16,15 @@ from typing import Any
 
 from modelyard.domain.record import KEY, Record
 from modelyard.errors import StoreCorrupt
-from modelyard.stores.history import TABLES, TableHistory, refuse_other_columns, unknown_changes
-from modelyard.stores.sqlite.appearance import create_sequences
+from modelyard.stores.history import (
+    MIGRATIONS,
+    TABLES,
+    TableHistory,
+    lost_tables,
+    refuse_other_columns,
+    unknown_changes,
+)
+from modelyard.stores.sqlite.appearance import SEQUENCES, create_sequences
 from modelyard.stores.sqlite.connection import fetch_value
 from modelyard.stores.sqlite.migrations import Migration
 from modelyard.stores.sqlite.newest_fast import Database, create_newest, indexed_table, tables_of
@@ -170,22 +177,32 @@ def _is_empty(connection: Any) -> bool:
     return marks == [0, 0]
 
 
+def _tables(connection: Any) -> set[str]:
+    return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
 def _names(connection: Any) -> list[str]:
-    return [name for (name,) in connection.execute('SELECT name FROM "modelyard_migrations"')]
+    if MIGRATIONS not in _tables(connection):
+        raise lost_tables([MIGRATIONS])
+    return [name for (name,) in connection.execute(f'SELECT name FROM "{MIGRATIONS}"')]  # noqa: S608 - a name of ours
 
 
 def _history(connection: Any, plans: Iterable[StatementPlan]) -> TableHistory:
     """Read what the file has had. Raises `StoreCorrupt` for a table that is lost."""
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    recorded = TABLES in tables
-    made = [name for (name,) in connection.execute(f'SELECT name FROM "{TABLES}"')] if recorded else None  # noqa: S608
+    plans, names, tables = [*plans], _names(connection), _tables(connection)
+    groups = [tables_of(plan.record) for plan in plans]
+    needed = {table for group in groups if not tables.isdisjoint(group) for table in group}
+    needed |= {SEQUENCES} if "0008_order_of_appearance" in names else set()
+    if lost := needed - tables:
+        raise lost_tables(sorted(lost))
+    made = [name for (name,) in connection.execute(f'SELECT name FROM "{TABLES}"')] if TABLES in tables else None  # noqa: S608
     there = tables | {name.removesuffix("_indexed") for name in tables}
-    return TableHistory.of(_names(connection), made, there, [plan.record for plan in plans])
+    return TableHistory.of(names, made, there, [plan.record for plan in plans])
 
 
 def _record(connection: Any, names: Iterable[str], tables: Iterable[str]) -> None:
     """Put on record which changes and tables the file has had."""
-    connection.executemany('INSERT INTO "modelyard_migrations" (name) VALUES (?)', [(name,) for name in names])
+    connection.executemany(f'INSERT INTO "{MIGRATIONS}" (name) VALUES (?)', [(name,) for name in names])  # noqa: S608 - ours
     connection.execute(f'CREATE TABLE IF NOT EXISTS "{TABLES}" (name TEXT PRIMARY KEY NOT NULL) STRICT, WITHOUT ROWID')
     connection.executemany(
         f'INSERT OR IGNORE INTO "{TABLES}" VALUES (?)',  # noqa: S608 - a name of ours
@@ -195,9 +212,7 @@ def _record(connection: Any, names: Iterable[str], tables: Iterable[str]) -> Non
 
 def _create(database: Database) -> None:
     database.conn.execute(f"PRAGMA application_id={APPLICATION_ID}")
-    database.create_table(
-        "modelyard_migrations", {"number": int, "name": str}, pk="number", not_null={"name"}, strict=True
-    )
+    database.create_table(MIGRATIONS, {"number": int, "name": str}, pk="number", not_null={"name"}, strict=True)
     create_sequences(database)
 
 

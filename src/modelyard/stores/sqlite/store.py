@@ -225,6 +225,7 @@ class SqliteStore:
     def _refuse_misuse(self) -> None:
         if process_identity.forks != self._forks:
             raise _used_after_fork()
+        self._readers.refuse_closed()
         if self._group.running is not None:
             self._group.refuse_steps()
 

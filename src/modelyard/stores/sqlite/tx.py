@@ -217,7 +217,7 @@ class SqliteTx(SqliteSnapshot):
         place = plan, key
         if plan.sums:
             self._move_newest(plan)
-        old = self._recent.find(place) or self._read(plan, key)
+        old = self._recall(plan, key)
         if old is None:
             raise RecordNotFound(f"no {type(record).__name__} {key}")
         changes, as_given = plan.changes(record, old)
@@ -325,13 +325,19 @@ class SqliteTx(SqliteSnapshot):
 
     def _found(self, plan: StatementPlan, key: Row) -> Any:
         try:
-            bound = plan.key.accept(key)
-            return self._recent.find((plan, bound)) or self._read(plan, bound)
+            return self._recall(plan, plan.key.accept(key))
         except ValueError:
             return None
 
+    def _recall(self, plan: StatementPlan, key: Row) -> Any:
+        """Return the record with a key, remembered or out of the file, or None."""
+        try:
+            return self._recent.find((plan, key)) or self._read(plan, key)
+        except SqliteError as error:
+            self.error = error
+            raise to_store_error(error) from error
+
     def _read(self, plan: StatementPlan, key: Row) -> Any:
-        """Return the record with a key out of the file, or None."""
         rows = self._rows(plan.get, key)
         return self._record(plan, rows[0]) if rows else None
 

@@ -212,7 +212,7 @@ def test_a_missing_recording_is_reported_with_the_nearest_one(path: Path) -> Non
     assert str(refused.value) == (
         f"messages: nothing in {path} answers this request; the nearest, in line 3, differs: messages.0.content: "
         "recorded 'What is the capital of France?', requested 'What is the capital of Italy?'; "
-        "record it with mode='new', or compare less with ignore= or match="
+        "record it with mode='new' (pytest --yard-record=new), or compare less with ignore= or match="
     )
     with pytest.raises(NoAnswerPrepared, match=r"line 5.*recorded '\.\.\.x+ red and round', requested '\.\.\.x+ blue"):
         answers(use_cassette(path), f"{long} blue and round")

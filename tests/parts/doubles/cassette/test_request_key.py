@@ -148,6 +148,7 @@ def test_what_is_kept_of_a_request_is_the_whole_request(request: CompletionReque
     assert request_of(json.loads(json.dumps(request_key(request, SERVED.entry, 7)))) == request
 
 
+@pytest.mark.slow
 @given(deltas)
 def test_a_value_is_what_its_json_says(delta: Delta) -> None:
     assert structure_exactly(Delta, json.loads(json.dumps(unstructure(delta)))) == delta

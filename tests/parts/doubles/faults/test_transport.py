@@ -47,14 +47,17 @@ class Caller:
     def _asked(self, stream: bool) -> dict[str, Any]:
         return {"model": "echo", "messages": HELLO, "stream": stream}
 
+    def _options(self) -> dict[str, Any]:
+        return {"transport": self.transport, "base_url": HOST, "headers": self.headers, "timeout": 60}
+
     def _read(self, stream: bool, read: list[str]) -> None:
-        with self.library.Client(transport=self.transport, base_url=HOST, headers=self.headers) as client:
+        with self.library.Client(**self._options()) as client:
             with client.stream("POST", CHAT, json=self._asked(stream)) as answer:
                 for text in answer.iter_raw():
                     read.append(text.decode())
 
     async def _aread(self, stream: bool, read: list[str]) -> None:
-        async with self.library.AsyncClient(transport=self.transport, base_url=HOST, headers=self.headers) as client:
+        async with self.library.AsyncClient(**self._options()) as client:
             async with client.stream("POST", CHAT, json=self._asked(stream)) as answer:
                 async for text in answer.aiter_raw():
                     read.append(text.decode())

@@ -34,7 +34,7 @@ def a_worker_is_alive(client: Any) -> None:
 
 def uploaded(client: Any, *rows: Any, purpose: str = "fine-tune") -> str:
     lines = [json.dumps(row).encode() + b"\n" for row in rows or [EXAMPLE] * 4]
-    return str(client.platform.files.create("train.jsonl", lines, purpose=purpose, entity="acme").id)
+    return str(client.platform.compat.files.create("train.jsonl", lines, purpose=purpose, entity="acme").id)
 
 
 def create(client: Any, *rows: Any, headers: Any = (), path: str = PATH, **members: Any) -> Any:
@@ -357,16 +357,16 @@ def test_a_record_of_another_service_is_repeated(client: Any) -> None:
         "metadata": None,
     }
     options = {"model": "tabular-mini", "training_file": uploaded(client), "entity": "acme"}
-    made = client.platform.fine_tuning.repeat(record, **options)
+    made = client.platform.compat.fine_tuning.repeat(record, **options)
     client.platform.worker().run_until_idle()
     job = client.ok("GET", f"{PATH}/{made.id}")
     assert (job["status"], job["seed"]) == ("succeeded", 42)
     assert "-greeter-" in job["fine_tuned_model"]
     assert client.platform.training.get(made.id).total == 8
     assert job["user_provided_suffix"] == "greeter"
-    again = client.platform.fine_tuning.repeat(job, **options)
+    again = client.platform.compat.fine_tuning.repeat(job, **options)
     assert client.ok("GET", f"{PATH}/{again.id}")["user_provided_suffix"] == "greeter"
-    client.platform.fine_tuning.cancel(again.id)
+    client.platform.compat.fine_tuning.cancel(again.id)
 
 
 def test_without_a_worker_no_job_is_taken(client_for: Any) -> None:

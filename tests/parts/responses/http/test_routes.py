@@ -57,7 +57,7 @@ def test_a_call_is_an_item_and_its_output_is_sent_back(client: Any) -> None:
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": "found"}
     then = made(client, [output, {"role": "user", "content": "and?"}], previous_response_id=first["id"])
     assert then["output"][0]["content"][0]["text"] == "and?"
-    messages = client.platform.responses.messages(then["id"])
+    messages = client.platform.compat.responses.messages(then["id"])
     assert [message.role for message in messages] == ["user", "assistant", "tool", "user", "assistant"]
     assert messages[1].tool_calls[0].name == "look"
 
@@ -253,7 +253,7 @@ def test_a_response_continues_the_one_before_without_its_instructions(client: An
     second = made(client, "second", previous_response_id=first["id"], instructions="Be plain.")
     third = made(client, "third", previous_response_id=second["id"])
     assert third["previous_response_id"] == second["id"]
-    messages = client.platform.responses.messages(third["id"])
+    messages = client.platform.compat.responses.messages(third["id"])
     assert [message.text for message in messages] == ["first", "first", "second", "second", "third", "third"]
 
 
@@ -261,7 +261,7 @@ def test_an_item_is_referred_to_by_its_id(client: Any) -> None:
     first = made(client, "first")
     reference = {"type": "item_reference", "id": first["output"][0]["id"]}
     then = made(client, [{"role": "user", "content": "first"}, reference, {"role": "user", "content": "then"}])
-    assert [message.text for message in client.platform.responses.messages(then["id"])] == [
+    assert [message.text for message in client.platform.compat.responses.messages(then["id"])] == [
         *("first", "first", "then", "then")
     ]
     lost = asked(client, [{"id": "msg_nothing_0"}])
@@ -395,7 +395,7 @@ def test_a_response_in_the_background_is_queued_answered_and_booked_once(client:
     assert (ended["background"], ended["metadata"]) == (True, {"k": "v"})
     assert len(list(platform.usage.list(entity="acme"))) == before + 1
     assert client.ok("POST", f"{path}/cancel") == ended
-    messages = platform.responses.messages(queued["id"])
+    messages = platform.compat.responses.messages(queued["id"])
     assert [message.text for message in messages] == ["first", "first", "later", "later"]
 
 

@@ -26,7 +26,7 @@ STATUS, TIME = "summary.weave.status", "started_at"
 def platform() -> Iterator[Platform]:
     """A project with calls of each outcome, a second apart; every fifth has feedback."""
     with open_platform() as platform:
-        calls = platform.traces.calls
+        calls = platform.compat.traces.calls
         for number in range(CALLS):
             start = START + timedelta(seconds=number)
             parent = f"c{number - 1}" if number % 4 == 3 else None
@@ -35,7 +35,7 @@ def platform() -> Iterator[Platform]:
                 error = "ValueError" if number % 3 == 2 else None
                 calls.record([CallEnd(f"c{number}", start + timedelta(seconds=1), number, error)])
             if number % 5 == 0:
-                platform.traces.feedback.add(calls.get(f"c{number}").ref, "rating", {"stars": number})
+                platform.compat.traces.feedback.add(calls.get(f"c{number}").ref, "rating", {"stars": number})
         yield platform
 
 
@@ -82,7 +82,7 @@ filters = st.sampled_from(
 def test_what_an_index_finds_is_what_the_condition_says(
     platform: Platform, condition: Any, only: CallsFilter | None, descending: bool, offset: int, limit: int
 ) -> None:
-    traces = platform.traces
+    traces = platform.compat.traces
     sort = (SortBy("started_at", "desc" if descending else "asc"),)
     body = CallsQueryRequest("local/default", filter=only, query={"$expr": condition}, sort_by=sort)
     query = call_query(body, traces.feedback)
@@ -122,18 +122,18 @@ def test_no_more_is_read_than_an_index_finds(
     platform: Platform, monkeypatch: pytest.MonkeyPatch, condition: Any, expected: int
 ) -> None:
     body = CallsQueryRequest("local/default", query={"$expr": condition})
-    query, checked = call_query(body, platform.traces.feedback), list[str]()
+    query, checked = call_query(body, platform.compat.traces.feedback), list[str]()
     monkeypatch.setattr(searching, "BATCH", 2)
     keeps = CallFilter.keeps
     monkeypatch.setattr(CallFilter, "keeps", lambda self, call: bool(checked.append(call.id)) or keeps(self, call))
-    assert [*platform.traces.calls.query(query)]
+    assert [*platform.compat.traces.calls.query(query)]
     assert len(checked) <= expected + 3
 
 
 def test_a_part_far_down_reads_places_only(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     checked, keeps = list[str](), CallFilter.keeps
     monkeypatch.setattr(CallFilter, "keeps", lambda self, call: bool(checked.append(call.id)) or keeps(self, call))
-    calls = platform.traces.calls
+    calls = platform.compat.traces.calls
     for only, step in ((CallFilter(), 1), (CallFilter(op_names=("op0",)), 2), (CallFilter(outcomes=("error",)), 3)):
         numbers = [*range(2 if step == 3 else 0, CALLS, step)]
         checked.clear()
@@ -167,8 +167,8 @@ OP0 = "weave:///local/default/op/op0"
     ],
 )
 def test_what_an_index_does_not_cover_is_checked(platform: Platform, only: CallFilter) -> None:
-    calls = platform.traces.calls
-    said = {one.ref for one in platform.traces.feedback.list()}
+    calls = platform.compat.traces.calls
+    said = {one.ref for one in platform.compat.traces.feedback.list()}
     wanted = [one.id for one in calls.list() if only.keeps(one) and (not only.with_feedback or one.ref in said)]
     assert [one.id for one in calls.query(CallQuery(only))] == wanted
     assert calls.count(CallQuery(only)) == len(wanted)

@@ -33,7 +33,7 @@ BEGAN = 1772443800_000000000
 def nothing_left(client: Any) -> Any:
     yield
     for place in ({}, {"project": "support"}):
-        kept = client.platform.traces.calls
+        kept = client.platform.compat.traces.calls
         kept.delete([one.id for one in kept.list(entity="acme", **place)], entity="acme", **place)
 
 
@@ -70,7 +70,7 @@ def data(value: Any) -> Any:
 
 
 def calls(client: Client, **place: str) -> list[Any]:
-    return list(client.platform.traces.calls.list(entity="acme", **place))
+    return list(client.platform.compat.traces.calls.list(entity="acme", **place))
 
 
 CHAT = {
@@ -244,7 +244,7 @@ def test_one_odd_span_costs_itself_at_most(odd: Any, at: int) -> None:
         sent.insert(at, odd)
         answer = client.send("POST", PATH, raw=json.dumps(export(*sent)).encode(), check=False)
         assert answer.status == 200, answer.raw
-        kept = {one.id for one in platform.traces.calls.list(entity="acme")}
+        kept = {one.id for one in platform.compat.traces.calls.list(entity="acme")}
         assert {"1" * 16, "2" * 16, "3" * 16} <= kept
         rejected = answer.json.get("partialSuccess", {})
         assert int(rejected.get("rejectedSpans", 0)) == 4 - len(kept)
@@ -263,7 +263,7 @@ def test_one_odd_span_in_protobuf_costs_itself_at_most(odd: bytes, at: int) -> N
         raw = within(1, within(2, b"".join(within(2, one) for one in spans)))
         answer = client_of(platform).send("POST", PATH, raw=raw, headers=[PROTOBUF], check=False)
         assert answer.status == 200, answer.raw
-        kept = {one.id for one in platform.traces.calls.list(entity="acme")}
+        kept = {one.id for one in platform.compat.traces.calls.list(entity="acme")}
         assert {"01" * 8, "02" * 8, "03" * 8} <= kept
         said = ExportTraceServiceResponse.FromString(answer.raw).partial_success
         assert said.rejected_spans == 4 - len(kept)
@@ -326,7 +326,7 @@ def test_the_project_is_that_of_the_headers_and_of_the_key(client: Any) -> None:
     ):
         send(client, span(), headers=[header])
         assert len(calls(client, project="support")) == 1
-        client.platform.traces.calls.delete([SPAN], entity="acme", project="support")
+        client.platform.compat.traces.calls.delete([SPAN], entity="acme", project="support")
     assert send(client, span(), headers=[("compat-project", "other/x")], status=403)["code"] == 7
     send(client, span(), headers=[("project_id", "other/x")], status=403)
     send(client, span(), headers=[("project_id", "acme")], status=400)
@@ -337,9 +337,9 @@ def test_the_project_is_that_of_the_headers_and_of_the_key(client: Any) -> None:
     send(other, span(name="theirs"))
     (mine,) = calls(client, project="support")
     assert (mine.op_name, calls(client)) == ("s", [])
-    (theirs,) = client.platform.traces.calls.list(entity="other")
+    (theirs,) = client.platform.compat.traces.calls.list(entity="other")
     assert theirs.op_name == "theirs"
-    client.platform.traces.calls.delete([SPAN], entity="other")
+    client.platform.compat.traces.calls.delete([SPAN], entity="other")
 
 
 def test_an_exporter_comes_again_when_the_store_is_busy(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +355,7 @@ def test_an_exporter_comes_again_when_the_store_is_busy(client: Any, monkeypatch
 def test_a_span_around_a_completion_leads_to_its_ledger_row(client: Any) -> None:
     answered = client.chat("one two").json
     send(client, span({"gen_ai.operation.name": "chat", "gen_ai.response.id": answered["id"]}))
-    found = client.platform.traces.calls.lineage(SPAN, entity="acme")
+    found = client.platform.compat.traces.calls.lineage(SPAN, entity="acme")
     assert found.completion.id == answered["id"]
-    (back,) = client.platform.traces.calls.of_completion(answered["id"], entity="acme")
+    (back,) = client.platform.compat.traces.calls.of_completion(answered["id"], entity="acme")
     assert back.id == SPAN

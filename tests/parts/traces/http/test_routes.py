@@ -16,7 +16,7 @@ TIMES = {"started_at": "2026-01-01T00:00:00+01:00", "trace_id": "t"}
 def nothing_left(client: Any) -> Any:
     yield
     ask(client, "/calls/delete", call_ids=[call["id"] for call in calls(client)])
-    assert list(client.platform.traces.calls.list(entity="acme", project="traced")) == []
+    assert list(client.platform.compat.traces.calls.list(entity="acme", project="traced")) == []
 
 
 def ask(client: Client, path: str, status: int = 200, **body: Any) -> Any:

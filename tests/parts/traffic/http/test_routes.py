@@ -44,8 +44,13 @@ def test_answers_are_collected_and_trained_on_in_one_call(client: Client) -> Non
     again = client.ok("POST", PATH, {"name": "asked", "redact": ["email"]})
     platform.worker().run_until_idle()
     assert client.ok("GET", f"{PATH}/{again['id']}")["train"] == made["train"]
+    early = {"name": "early", "train": "acme/bots/bot", "needs": {"priority": 3}}
+    first = client.ok("POST", PATH, early)
+    platform.worker().run_until_idle()
+    trained = client.ok("GET", f"{PATH}/{first['id']}")["training_job_id"]
+    assert [platform.jobs.get(id).priority for id in (first["id"], trained)] == [3, 3]
     listed = client.ok("GET", PATH)
-    assert [one["id"] for one in listed["data"]] == [again["id"], queued["id"]]
+    assert [one["id"] for one in listed["data"]] == [first["id"], again["id"], queued["id"]]
 
 
 def test_the_same_request_under_a_key_is_one_collection(client: Client) -> None:

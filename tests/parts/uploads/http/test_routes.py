@@ -438,7 +438,7 @@ def test_a_scope_that_the_key_lacks_is_refused_in_the_same_words(
 
 def test_an_address_opens_its_own_project_alone(uploader: Uploader, platform: Any) -> None:
     url = uploader.manifest_url(uploader.begin())
-    bearer = platform.uploads.authenticate("manifest", url.rpartition("/")[2])
+    bearer = platform.compat.uploads.authenticate("manifest", url.rpartition("/")[2])
     assert bearer.scope == Scope("acme", frozenset(["proj"]))
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -18,7 +19,13 @@ from modelyard.parts.upstream.answers.reader import AnswerReader
 from upstream_asking import VLLM, backend_at, http
 
 USAGE = {"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 2}}
-TEXTS = st.lists(st.lists(st.text("abc é", min_size=1, max_size=3), min_size=1, max_size=4), min_size=2, max_size=4)
+PIECES = st.lists(st.text("abc é", min_size=1, max_size=3), min_size=1, max_size=4)
+TEXTS = st.lists(
+    PIECES.filter(lambda pieces: len(pieces) < 3 or not all(b.startswith(a) for a, b in pairwise(pieces))),
+    min_size=2,
+    max_size=4,
+)
+"""Texts of which each piece is new: three that each begin with the one before are one that grows."""
 
 
 def asked(count: int) -> CompletionRequest:

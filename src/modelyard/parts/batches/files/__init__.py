@@ -1,4 +1,4 @@
-"""`platform.files`: files that clients keep for later."""
+"""`platform.compat.files`: files that clients keep for later."""
 
 from modelyard.lazy import defer_modules
 

@@ -90,7 +90,7 @@ def upload_file(call: RouteCall) -> Response:
         expires_after, stored = form.expires_after(), form.stored
 
         def keep(platform: Platform) -> StoredFile:
-            return platform.files.keep(
+            return platform.compat.files.keep(
                 form.filename,
                 stored,
                 purpose=form.fields["purpose"],
@@ -124,24 +124,26 @@ def _once(
 def list_files(call: RouteCall) -> Response:
     """List files, the newest first."""
     place, purpose = attribution(call.headers, call.principal), call.one("purpose")
-    listing = partial(call.platform.files.list, purpose=purpose, entity=place.entity, project=place.project or None)
+    listing = partial(
+        call.platform.compat.files.list, purpose=purpose, entity=place.entity, project=place.project or None
+    )
     return json_response(FilePage.of(requested_page(call, lambda order: listing(order=order), "desc")))
 
 
 def show_file(call: RouteCall) -> Response:
     """Show a file."""
-    return json_response(file_object(call.platform.files.get(call.params["file_id"])))
+    return json_response(file_object(call.platform.compat.files.get(call.params["file_id"])))
 
 
 def download_file(call: RouteCall) -> Response:
     """Download the content of a file."""
-    file = call.platform.files.get(call.params["file_id"])
-    return download(call.platform.files.open(file.id), file.size, file.filename)
+    file = call.platform.compat.files.get(call.params["file_id"])
+    return download(call.platform.compat.files.open(file.id), file.size, file.filename)
 
 
 def delete_file(call: RouteCall) -> Response:
     """Delete a file with its content."""
-    return json_response(file_deleted(call.platform.files.delete(call.params["file_id"])))
+    return json_response(file_deleted(call.platform.compat.files.delete(call.params["file_id"])))
 
 
 _route = partial(documented_route, FILES, Auth.BEARER)

@@ -33,7 +33,7 @@ LEAST_LIFE, MOST_LIFE = timedelta(hours=1), timedelta(days=30)
 class Files:
     """The files that a principal may see. Those of others look as if they did not exist.
 
-    file = platform.files.create("train.jsonl", open("train.jsonl", "rb"), purpose="fine-tune")
+    file = platform.compat.files.create("train.jsonl", open("train.jsonl", "rb"), purpose="fine-tune")
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:

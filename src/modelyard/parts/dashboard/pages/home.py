@@ -1,15 +1,18 @@
 """The first page: what runs, what failed last, what is in production, what it costs, and whether all is well."""
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import accumulate, islice
 
+from modelyard.domain.events import CALLER_LEFT
 from modelyard.domain.job import JobStatus, JobSummary
 from modelyard.domain.models import Model
 from modelyard.domain.promotion import Alias
 from modelyard.parts.dashboard.pages.jobs import running_line, subject
 from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, money, verdict_chip, when
 from modelyard.parts.reports.html import Html, chip, facts, joined, section, table, tag
+from modelyard.platform.meters import BOUNDS
 from modelyard.report.numbers import NONE, count_text
 
 MOST = 10
@@ -28,6 +31,7 @@ def home(view: View) -> HtmlPage:
         _failed(view, [job for job in newest if job.status is JobStatus.FAILED][: MOST // 2]),
         _production(view),
         _spent(view),
+        _answers(view),
         _health(view),
     ]
     return HtmlPage("Home", joined(parts), live=True)
@@ -89,6 +93,40 @@ def _spent(view: View) -> Html:
 def _cost(view: View, since: datetime) -> str:
     (total,) = view.platform.usage.total(since=since)
     return f"{money(total.cost)} for {count_text(total.requests)} requests"
+
+
+def _answers(view: View) -> Html:
+    """Show how many requests failed in this process, and how long whole answers took, by the buckets of the metrics."""
+    metrics = getattr(view.platform, "metrics", None) if view.host else None
+    if metrics is None:
+        return Html("")
+    meters = metrics.count()
+    with meters.lock:
+        models = [*meters.models.values()]
+        statuses = sum((Counter(meter.requests) for meter in models), Counter[int]())
+        counts = [sum(bucket) for bucket in zip(*(meter.seconds.counts for meter in models), strict=True)]
+    ended = statuses.total()
+    failed = sum(count for status, count in statuses.items() if status >= 400 and status != CALLER_LEFT)
+    if not ended:
+        return Html("")
+    pairs: list[tuple[str, object]] = [
+        ("requests", count_text(ended)),
+        ("failed", f"{count_text(failed)} ({failed / ended:.1%})"),
+        ("half of the answers within", _within(counts, 0.5)),
+        ("95 % within", _within(counts, 0.95)),
+    ]
+    words = "Answers of the process that shows this page, since it began to count; /metrics of each process has more."
+    return section("Answers", facts(pairs), tag("p", words, kind="quiet"))
+
+
+def _within(counts: Sequence[int], part: float) -> str:
+    """Return the upper bound of the bucket that this part of the times ends in."""
+    total = sum(counts)
+    below = list(accumulate(counts))
+    if not total:
+        return NONE
+    bucket = next(at for at, count in enumerate(below) if count >= part * total)
+    return f"{BOUNDS[bucket]:g} s" if bucket < len(BOUNDS) else f"more than {BOUNDS[-1]:g} s"
 
 
 def _health(view: View) -> Html:

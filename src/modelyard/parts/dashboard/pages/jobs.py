@@ -154,7 +154,7 @@ def job(view: View) -> HtmlPage:
         return HtmlPage("Collection", _summary(view, found, _collected(view, found.id)), live=found.ended_at is None)
     if found.kind not in TRAINING_KINDS:
         driven = found.kind == COMMANDS_JOB
-        to = ("tinker", view.platform.training_runs.of_job(found.id).id) if driven else ("runs", found.subject)
+        to = ("tinker", view.platform.compat.training_runs.of_job(found.id).id) if driven else ("runs", found.subject)
         content = joined([_summary(view, found, []), tag("p", view.link("To the run", *to))])
         return HtmlPage(f"{found.kind} job", content, live=found.ended_at is None)
     training = view.platform.training.get(found.id)
@@ -226,6 +226,8 @@ def _training_facts(view: View, job: TrainingJob) -> list[tuple[str, object]]:
     pairs: list[tuple[str, object]] = [("best checkpoint" if job.kind == JobKind.LOOP else "checkpoint", checkpoint)]
     if job.loop_id is not None:
         pairs.append(("round of", view.link(joined(["loop ", short_id(job.loop_id)]), "jobs", job.loop_id)))
+    if job.stop_reason is not None and job.error_message is None:
+        pairs.append(("stopped by", job.stop_reason))
     if job.status is JobStatus.RUNNING:
         pairs += [("time left", _left(job, view)), ("last heartbeat", when(job.last_heartbeat))]
     if job.queue_position is not None:
@@ -253,7 +255,7 @@ def _rounds(view: View, loop: TrainingJob, rows: Sequence[MetricRow]) -> Html:
         job = jobs.get(row.values.get("checkpoint"))
         by = NONE if job is None else view.link(short_id(job.id), "jobs", job.id)
         numbers = (f"{row.values[name]:.4g}" if name in row.values else NONE for name in _OF_ROUNDS)
-        lines.append((row.step, *numbers, by))
+        lines.append((row.step or "start", *numbers, by))
     return table([(name.replace("_", " "), kind) for name, kind in columns], lines) if lines else Html("")
 
 

@@ -172,6 +172,11 @@ def run(view: View) -> HtmlPage:
         view.link("All rows", "runs", found.id, "rows"),
         " · ",
         view.link("Failed rows", "runs", found.id, "rows", show="failed"),
+        *(
+            (" · ", view.link("Slices", "runs", found.id, "by"))
+            if "compare_all" in dir(view.platform.evaluations)
+            else ()
+        ),
     )
     words = notes(view, found.id, "runs", "runs", found.id)
     if found.state is RunState.RUNNING:

@@ -106,7 +106,7 @@ class Player:
         return f"nothing in {self.file.path} answers this request; {near}; {_ADVICE}"
 
 
-_ADVICE = "record it with mode='new', or compare less with ignore= or match="
+_ADVICE = "record it with mode='new' (pytest --yard-record=new), or compare less with ignore= or match="
 
 
 class RecordingSession:

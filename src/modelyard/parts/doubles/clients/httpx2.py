@@ -1,6 +1,7 @@
 """A platform as a transport of `httpx2`: its clients reach the platform without a socket."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -9,6 +10,7 @@ from modelyard.http.interface import Interface
 from modelyard.http.interfaces import STANDARD
 from modelyard.http.message import Response
 from modelyard.parts.doubles.clients.in_process import AsyncPieces, InProcess, Pieces
+from modelyard.parts.doubles.clients.read_limit import ReadLimit, limit_of_httpx
 from modelyard.platform.platform import Platform
 
 
@@ -27,20 +29,24 @@ class Httpx2Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         client.get("/inference/analysis/partner/models").json()
 
     `interfaces` are those that respond. Closing a streamed response early stops the work for it. Raises
-    `httpx2.RemoteProtocolError` if a response breaks off.
+    `httpx2.RemoteProtocolError` if a response breaks off, and on a `ManualClock` `httpx2.ReadTimeout` if no
+    answer, or no piece of it, comes within the client's time-out.
     """
 
     def __init__(self, platform: Platform, interfaces: Iterable[Interface] = STANDARD) -> None:
         self._carrier = InProcess(platform, httpx2.RemoteProtocolError, interfaces)
+        self._limit = partial(limit_of_httpx, httpx2, platform.clock)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        return _response(self._carrier.handle(request), _Stream)
+        limit = self._limit(request)
+        return _response(self._carrier.handle(request, limit), _Stream, limit)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        return _response(await self._carrier.ahandle(request), _AsyncStream)
+        limit = self._limit(request)
+        return _response(await self._carrier.ahandle(request, limit), _AsyncStream, limit)
 
 
-def _response(answer: Response, streamed: Any) -> httpx2.Response:
+def _response(answer: Response, streamed: Any, limit: ReadLimit) -> httpx2.Response:
     body = answer.body
-    stream = httpx2.ByteStream(body) if isinstance(body, bytes) else streamed(body, httpx2.RemoteProtocolError)
+    stream = httpx2.ByteStream(body) if isinstance(body, bytes) else streamed(body, httpx2.RemoteProtocolError, limit)
     return httpx2.Response(answer.status, headers=answer.headers, stream=stream)

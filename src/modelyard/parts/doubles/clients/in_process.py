@@ -3,15 +3,16 @@
 `clients.httpx` and `clients.httpx2` build on it, for one client library each.
 """
 
-import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Protocol
 
+from modelyard.flow import give_way
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.interface import Interface
 from modelyard.http.interfaces import STANDARD
 from modelyard.http.message import Request, Response
 from modelyard.http.response_bodies import close
+from modelyard.parts.doubles.clients.read_limit import NO_LIMIT, ReadLimit
 from modelyard.platform.platform import Platform
 
 BrokenOff = Callable[[str], Exception]
@@ -59,8 +60,12 @@ class InProcess:
         self._endpoint = Endpoint(platform, interfaces)
         self._broken_off = broken_off
 
-    def handle(self, request: ClientRequest) -> Response:
-        """Respond to a request. A body that is not bytes is an iterator for `Pieces`."""
+    def handle(self, request: ClientRequest, limit: ReadLimit = NO_LIMIT) -> Response:
+        """Respond to a request within a limit. A body that is not bytes is an iterator for `Pieces`."""
+        with limit.waiting():
+            return self._handle(request)
+
+    def _handle(self, request: ClientRequest) -> Response:
         try:
             return self._endpoint.handle(_request(request, _sent(request.stream)))
         except _ClientFailed as failure:
@@ -68,8 +73,12 @@ class InProcess:
         except Exception as error:
             raise self._broken_off("the platform disconnected without a response") from error
 
-    async def ahandle(self, request: ClientRequest) -> Response:
-        await asyncio.sleep(0)
+    async def ahandle(self, request: ClientRequest, limit: ReadLimit = NO_LIMIT) -> Response:
+        await give_way()
+        with limit.waiting():
+            return await self._ahandle(request)
+
+    async def _ahandle(self, request: ClientRequest) -> Response:
         try:
             return await self._endpoint.ahandle(_request(request, _asent(request.stream)))
         except _ClientFailed as failure:
@@ -102,12 +111,21 @@ async def _asent(stream: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
 class Pieces:
     """The body of a response, piece by piece. Closing it early disconnects the client."""
 
-    def __init__(self, pieces: Any, broken_off: BrokenOff) -> None:
-        self._pieces, self._broken_off = pieces, broken_off
+    def __init__(self, pieces: Any, broken_off: BrokenOff, limit: ReadLimit = NO_LIMIT) -> None:
+        self._pieces, self._broken_off, self._limit = pieces, broken_off, limit
 
     def __iter__(self) -> Iterator[bytes]:
+        pieces = iter(self._pieces)
+        while True:
+            with self._limit.waiting():
+                piece = self._next(pieces)
+            if piece is None:
+                return
+            yield piece
+
+    def _next(self, pieces: Iterator[bytes]) -> bytes | None:
         try:
-            yield from self._pieces
+            return next(pieces, None)
         except Exception as error:
             raise self._broken_off("the platform broke off its response") from error
 
@@ -119,14 +137,22 @@ class Pieces:
 class AsyncPieces:
     """The body of a response on an event loop; other tasks run after each piece."""
 
-    def __init__(self, pieces: Any, broken_off: BrokenOff) -> None:
-        self._pieces, self._broken_off = pieces, broken_off
+    def __init__(self, pieces: Any, broken_off: BrokenOff, limit: ReadLimit = NO_LIMIT) -> None:
+        self._pieces, self._broken_off, self._limit = pieces, broken_off, limit
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        pieces = aiter(self._pieces)
+        while True:
+            with self._limit.waiting():
+                piece = await self._next(pieces)
+            if piece is None:
+                return
+            yield piece
+            await give_way()
+
+    async def _next(self, pieces: AsyncIterator[bytes]) -> bytes | None:
         try:
-            async for piece in self._pieces:
-                yield piece
-                await asyncio.sleep(0)
+            return await anext(pieces, None)
         except Exception as error:
             raise self._broken_off("the platform broke off its response") from error
 

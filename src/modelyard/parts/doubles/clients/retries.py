@@ -11,8 +11,12 @@ from modelyard.testing.clock import ManualClock
 
 T = TypeVar("T")
 
-SLEEP_OF_OPENAI = "_sleep_for_retry"
-"""The method with which the `openai` client sleeps. It is private, and the same in the versions that are tested."""
+PAUSE = "_sleep_for_retry"
+"""The method with which the clients of `WITH_PAUSE` sleep. It is private, and the same in the versions that are
+tested."""
+
+WITH_PAUSE = ("openai", "anthropic")
+"""The packages of the clients that were made by one generator, and so sleep alike."""
 
 
 class RetryPauses:
@@ -21,14 +25,14 @@ class RetryPauses:
 
     def sleep(self, seconds: float) -> None:
         if self._clock is not None:
-            self._clock.sleep(seconds)
+            self._clock.skip(seconds)
 
     async def asleep(self, seconds: float) -> None:
         if self._clock is not None:
-            await self._clock.asleep(seconds)
+            await self._clock.askip(seconds)
 
 
-def pause_of_openai(client: Any, *, retries_taken: int, max_retries: int, options: Any, response: Any) -> float:
+def pause_before_retry(client: Any, *, retries_taken: int, max_retries: int, options: Any, response: Any) -> float:
     headers = None if response is None else response.headers
     seconds: float = client._calculate_retry_timeout(max_retries - retries_taken, options, headers)
     return seconds
@@ -41,14 +45,14 @@ def without_sleep(client: T, platform: Platform) -> T:
     copy: Callable[..., T] = changed.copy
 
     def pause(**retry: Any) -> None:
-        pauses.sleep(pause_of_openai(client, **retry))
+        pauses.sleep(pause_before_retry(client, **retry))
 
     async def apause(**retry: Any) -> None:
-        await pauses.asleep(pause_of_openai(client, **retry))
+        await pauses.asleep(pause_before_retry(client, **retry))
 
     def copied(**options: Any) -> T:
         return without_sleep(copy(**options), platform)
 
-    setattr(changed, SLEEP_OF_OPENAI, apause if iscoroutinefunction(getattr(changed, SLEEP_OF_OPENAI)) else pause)
+    setattr(changed, PAUSE, apause if iscoroutinefunction(getattr(changed, PAUSE)) else pause)
     changed.copy = changed.with_options = copied
     return client

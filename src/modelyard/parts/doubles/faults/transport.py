@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 from importlib import import_module
 from typing import Any
 
+from modelyard.parts.doubles.clients.read_limit import ReadLimit, limit_of_httpx
 from modelyard.parts.doubles.faults.kinds import Slow, Timeout
 from modelyard.parts.doubles.faults.schedule import FaultPlan, Struck
 
@@ -17,22 +18,24 @@ class FaultyTransport:
     def handle_request(self, request: Any) -> Any:
         """Respond to a `Client`. Raises what its library raises when a connection fails."""
         struck = self._plan.struck(CONNECTION)
-        if struck is not None and not struck.after:
-            struck.record()
-            self._plan.clock.sleep(struck.seconds)
-            _raise(struck, request)
-        response = self._inner.handle_request(request)
+        with _limit(self._plan, request).waiting():
+            if struck is not None and not struck.after:
+                struck.record()
+                self._plan.clock.sleep(struck.seconds)
+                _raise(struck, request)
+            response = self._inner.handle_request(request)
         if struck is not None and struck.after:
             response.stream = _stream(_Breaking, "SyncByteStream", struck, request, response)
         return response
 
     async def handle_async_request(self, request: Any) -> Any:
         struck = self._plan.struck(CONNECTION)
-        if struck is not None and not struck.after:
-            struck.record()
-            await self._plan.clock.asleep(struck.seconds)
-            _raise(struck, request)
-        response = await self._inner.handle_async_request(request)
+        with _limit(self._plan, request).waiting():
+            if struck is not None and not struck.after:
+                struck.record()
+                await self._plan.clock.asleep(struck.seconds)
+                _raise(struck, request)
+            response = await self._inner.handle_async_request(request)
         if struck is not None and struck.after:
             response.stream = _stream(_AsyncBreaking, "AsyncByteStream", struck, request, response)
         return response
@@ -97,7 +100,8 @@ class _Breaking(_Broken):
 
     def _breaks(self) -> None:
         self._struck.record()
-        self._struck.plan.clock.sleep(self._struck.seconds)
+        with _limit(self._struck.plan, self._request).waiting():
+            self._struck.plan.clock.sleep(self._struck.seconds)
         _raise(self._struck, self._request)
 
     def close(self) -> None:
@@ -121,7 +125,8 @@ class _AsyncBreaking(_Broken):
 
     async def _breaks(self) -> None:
         self._struck.record()
-        await self._struck.plan.clock.asleep(self._struck.seconds)
+        with _limit(self._struck.plan, self._request).waiting():
+            await self._struck.plan.clock.asleep(self._struck.seconds)
         _raise(self._struck, self._request)
 
     async def aclose(self) -> None:
@@ -132,6 +137,10 @@ def _stream(kind: type[_Broken], base: str, struck: Struck, request: Any, respon
     """Create a body of the request's own library: a client accepts no other."""
     made = type(kind.__name__, (kind, getattr(_library(request), base)), {})
     return made(struck, request, response.stream)
+
+
+def _limit(plan: FaultPlan, request: Any) -> ReadLimit:
+    return limit_of_httpx(_library(request), plan.clock, request)
 
 
 def _library(request: Any) -> Any:

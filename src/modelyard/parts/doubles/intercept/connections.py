@@ -4,6 +4,7 @@ behave as with a server. It needs urllib3 2."""
 
 import asyncio
 import http.client
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
+from modelyard.parts.doubles.clients.read_limit import ReadLimit
 from modelyard.parts.doubles.intercept.target import TARGETS, HostTarget
 from modelyard.parts.doubles.intercept.wire import WireSocket, WireTransport
 
@@ -29,6 +31,11 @@ def _target(connection: Any, url: str = "") -> HostTarget | None:
     return TARGETS.find(named or getattr(connection, "_tunnel_host", None) or noted or connection.host)
 
 
+def _timeout(connection: Any) -> Any:
+    seconds = getattr(connection, "timeout", None)
+    return seconds if seconds is None or isinstance(seconds, int | float) else socket.getdefaulttimeout()
+
+
 @contextmanager
 def http_client_intercepted(*libraries: ModuleType) -> Iterator[None]:
     """Replace `connect` of the connections in these modules, and what begins each of their requests."""
@@ -42,7 +49,7 @@ def http_client_intercepted(*libraries: ModuleType) -> Iterator[None]:
             if target is None:
                 connect(self)
                 return
-            self.sock = WireSocket(target)
+            self.sock = WireSocket(target, _timeout(self))
             self.is_verified = True  # no pool warns of a connection that leaves no process
 
         return connected
@@ -52,7 +59,7 @@ def http_client_intercepted(*libraries: ModuleType) -> Iterator[None]:
         if target is not None:
             if self.sock is not None:  # one that was opened before, or to the proxy
                 self.sock.close()
-            self.sock = WireSocket(target)
+            self.sock = WireSocket(target, _timeout(self))
         putrequest(self, method, url, *args, **options)
 
     for kind, connect in connects.items():
@@ -103,7 +110,15 @@ def aiohttp_intercepted(aiohttp: ModuleType) -> Iterator[None]:
             return await connect(self, request, *args, **options)
         loop = asyncio.get_running_loop()
         protocol = aiohttp.client_proto.ResponseHandler(loop)
-        protocol.connection_made(WireTransport(target, protocol))
+        limits: Any = options.get("timeout", args[-1] if args else None)
+        seconds = min(filter(None, (limits.total, limits.sock_read)), default=None)
+
+        def timed_out(words: str) -> Exception:
+            protocol._on_read_timeout()
+            return TimeoutError(words)
+
+        limit = ReadLimit.on(target.clock, seconds, timed_out)
+        protocol.connection_made(WireTransport(target, protocol, limit))
         return aiohttp.connector.Connection(self, request.connection_key, protocol, loop)
 
     connector.connect = intercepted

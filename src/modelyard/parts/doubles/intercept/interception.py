@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 
-from modelyard.parts.doubles.clients.retries import SLEEP_OF_OPENAI
+from modelyard.parts.doubles.clients.retries import PAUSE, WITH_PAUSE
 from modelyard.parts.doubles.faults.faults import Faults
 from modelyard.parts.doubles.intercept.connections import (
     aiohttp_intercepted,
@@ -17,7 +17,7 @@ from modelyard.parts.doubles.intercept.connections import (
     urllib3_intercepted,
 )
 from modelyard.parts.doubles.intercept.target import TARGETS, HostTarget
-from modelyard.parts.doubles.intercept.transports import httpx_intercepted, openai_unhurried
+from modelyard.parts.doubles.intercept.transports import httpx_intercepted, unhurried
 from modelyard.platform.platform import Platform
 
 HOSTS = ("api.openai.com",)
@@ -30,8 +30,9 @@ def intercept(platform: Platform, hosts: Iterable[str] = HOSTS, *, faults: Fault
     Clients of httpx, httpx2, aiohttp, http.client, urllib.request, urllib3 and requests are covered, and so is what
     builds on them, such as `openai`, also if they are to ask a proxy. Requests to other hosts are sent as ever. A key
     of another service is taken for one of the platform; a request without a key is refused, as there. Paths are found
-    by their end: "/openai/v1/chat/completions" is that of chat completions. Retries of `openai` and urllib3 take no
-    real time: a `ManualClock` of the platform passes instead. `faults` disturb connections of httpx and httpx2.
+    by their end: "/openai/v1/chat/completions" is that of chat completions. Retries of `openai`, `anthropic` and
+    urllib3, and what is built on them, take no real time: a `ManualClock` of the platform passes instead. It
+    also decides when a client's time-out has come. `faults` disturb connections of httpx and httpx2.
 
     Raises `InvalidInput` for a name that is not that of a host, and for a host that is intercepted already.
 
@@ -47,7 +48,8 @@ class _Hooks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._blocks, self._unhurried, self._replaced = 0, False, ExitStack()
+        self._blocks, self._replaced = 0, ExitStack()
+        self._unhurried: set[str] = set()
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -61,7 +63,7 @@ class _Hooks:
             with self._lock:
                 self._blocks -= 1
                 if not self._blocks:
-                    self._unhurried = False
+                    self._unhurried.clear()
                     self._replaced.close()
 
     def _replace(self) -> None:
@@ -78,14 +80,15 @@ class _Hooks:
             self._replaced.enter_context(aiohttp_intercepted(import_module("aiohttp")))
 
     def _replace_pauses(self) -> None:
-        """Replace the pauses of `openai`, if the application has imported it: it is slow to load."""
-        openai = sys.modules.get("openai")
-        if self._unhurried or openai is None or not hasattr(openai.AsyncOpenAI, SLEEP_OF_OPENAI):
-            return
-        with self._lock:
-            if self._blocks and not self._unhurried:
-                self._unhurried = True
-                self._replaced.enter_context(openai_unhurried(openai))
+        """Replace the pauses of clients that the application has imported: they are slow to load."""
+        for name in WITH_PAUSE:
+            client = sys.modules.get(f"{name}._base_client")
+            if name in self._unhurried or client is None or not hasattr(client.AsyncAPIClient, PAUSE):
+                continue
+            with self._lock:
+                if self._blocks and name not in self._unhurried:
+                    self._unhurried.add(name)
+                    self._replaced.enter_context(unhurried(client))
 
 
 _HOOKS = _Hooks()

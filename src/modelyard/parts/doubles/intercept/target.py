@@ -12,6 +12,7 @@ from modelyard.parts.doubles.clients.in_process import InProcess
 from modelyard.parts.doubles.clients.retries import RetryPauses
 from modelyard.parts.doubles.faults.faults import Faults
 from modelyard.platform.platform import Platform
+from modelyard.protocols import Clock
 
 INFERENCE = ("", "inference", "v1")
 
@@ -20,6 +21,7 @@ class HostTarget:
     def __init__(self, platform: Platform, faults: Faults | None) -> None:
         self.in_process: InProcess = InProcess(platform, ConnectionResetError)
         self.pauses: RetryPauses = RetryPauses(platform)
+        self.clock: Clock = platform.clock
         self._platform, self._faults = platform, faults
         self._transports: dict[type, Any] = {}
         self._routes = Endpoint(platform).table

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from modelyard.parts.doubles.clients.retries import SLEEP_OF_OPENAI, pause_of_openai
+from modelyard.parts.doubles.clients.retries import PAUSE, pause_before_retry
 from modelyard.parts.doubles.intercept.target import TARGETS, HostTarget
 
 
@@ -48,23 +48,24 @@ def _readdressed(library: ModuleType, request: Any, target: HostTarget) -> Any:
 
 
 @contextmanager
-def openai_unhurried(openai: ModuleType) -> Iterator[None]:
-    """Let pauses between retries of `openai` clients of intercepted hosts take no real time while the block runs."""
-    sync, asynchronous = openai.OpenAI, openai.AsyncOpenAI
-    sleep, asleep = (getattr(client, SLEEP_OF_OPENAI) for client in (sync, asynchronous))
+def unhurried(client: ModuleType) -> Iterator[None]:
+    """Let pauses between retries of the clients of a package in `WITH_PAUSE` take no real time while the block runs, if
+    their host is intercepted."""
+    sync, asynchronous = client.SyncAPIClient, client.AsyncAPIClient
+    sleep, asleep = getattr(sync, PAUSE), getattr(asynchronous, PAUSE)
 
     def pause(client: Any, **retry: Any) -> Any:
         target = TARGETS.find(client.base_url.host)
-        return sleep(client, **retry) if target is None else target.pauses.sleep(pause_of_openai(client, **retry))
+        return sleep(client, **retry) if target is None else target.pauses.sleep(pause_before_retry(client, **retry))
 
     def apause(client: Any, **retry: Any) -> Any:
         target = TARGETS.find(client.base_url.host)
-        return asleep(client, **retry) if target is None else target.pauses.asleep(pause_of_openai(client, **retry))
+        return asleep(client, **retry) if target is None else target.pauses.asleep(pause_before_retry(client, **retry))
 
-    setattr(sync, SLEEP_OF_OPENAI, pause)
-    setattr(asynchronous, SLEEP_OF_OPENAI, apause)
+    setattr(sync, PAUSE, pause)
+    setattr(asynchronous, PAUSE, apause)
     try:
         yield
     finally:
-        delattr(sync, SLEEP_OF_OPENAI)  # the inherited one is seen again
-        delattr(asynchronous, SLEEP_OF_OPENAI)
+        setattr(sync, PAUSE, sleep)
+        setattr(asynchronous, PAUSE, asleep)

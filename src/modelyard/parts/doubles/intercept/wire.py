@@ -12,6 +12,8 @@ import attrs
 
 from modelyard.http.message import Response
 from modelyard.parts.doubles.clients.in_process import AsyncPieces, InProcess, Pieces
+from modelyard.parts.doubles.clients.read_limit import ReadLimit
+from modelyard.protocols import Clock
 
 _BODILESS = frozenset({204, 304})
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -21,6 +23,7 @@ class Answering(Protocol):
     """Who answers for a host, and what its paths and headers are there."""
 
     in_process: InProcess
+    clock: Clock
 
     def path(self, path: str) -> str: ...
 
@@ -132,8 +135,12 @@ def _chunk(piece: bytes) -> bytes:
 class WireSocket:
     """What a connection of `http.client` uses of its socket, for one request."""
 
-    def __init__(self, target: Answering) -> None:
+    def __init__(self, target: Answering, timeout: object = None) -> None:
         self._target, self._reader = target, RequestReader(target)
+        self.settimeout(timeout)
+
+    def settimeout(self, seconds: object) -> None:
+        self._limit = ReadLimit.on(self._target.clock, seconds, TimeoutError)
 
     def sendall(self, data: bytes, flags: int = 0) -> None:
         self._reader.take(data)
@@ -143,21 +150,21 @@ class WireSocket:
         sent = self._reader.request()
         if sent is None:
             raise ConnectionResetError("the client asks for the response to a request that it has not sent wholly")
-        answer = self._target.in_process.handle(sent)
-        return io.BufferedReader(_Answer(answer, sent))
+        answer = self._target.in_process.handle(sent, self._limit)
+        return io.BufferedReader(_Answer(answer, sent, self._limit))
 
     def _ignore(self, *_: Any) -> None:
         """There is no connection to set up or to close."""
 
-    settimeout = setsockopt = shutdown = close = _ignore
+    setsockopt = shutdown = close = _ignore
 
 
 class _Answer(io.RawIOBase):
     """The bytes of a response, each piece when it has come."""
 
-    def __init__(self, answer: Response, sent: SentRequest) -> None:
+    def __init__(self, answer: Response, sent: SentRequest, limit: ReadLimit) -> None:
         body = _whole_body(answer, sent)
-        self._pieces = None if body is not None else Pieces(answer.body, ConnectionResetError)
+        self._pieces = None if body is not None else Pieces(answer.body, ConnectionResetError, limit)
         self._left, self._following = memoryview(_head(answer) + (body or b"")), self._chunks()
 
     def _chunks(self) -> Iterator[bytes]:
@@ -188,9 +195,9 @@ class _Answer(io.RawIOBase):
 class WireTransport(asyncio.Transport):
     """The transport of a connection of an asynchronous client, for one request."""
 
-    def __init__(self, target: Answering, protocol: asyncio.Protocol) -> None:
+    def __init__(self, target: Answering, protocol: asyncio.Protocol, limit: ReadLimit) -> None:
         super().__init__()
-        self._target, self._protocol = target, protocol
+        self._target, self._protocol, self._limit = target, protocol, limit
         self._reader = RequestReader(target)
         self._may_read = asyncio.Event()
         self._may_read.set()
@@ -209,8 +216,10 @@ class WireTransport(asyncio.Transport):
     async def _respond(self, sent: SentRequest) -> None:
         failure: Exception | None = None
         try:
-            answer = await self._target.in_process.ahandle(sent)
+            answer = await self._target.in_process.ahandle(sent, self._limit)
             await self._give(answer, _whole_body(answer, sent))
+        except TimeoutError:
+            return  # its library knows, and closes
         except Exception as error:  # noqa: BLE001 - the client's library raises it
             failure = error
         if not self._closed:
@@ -221,7 +230,7 @@ class WireTransport(asyncio.Transport):
         self._protocol.data_received(_head(answer) + (whole or b""))
         if whole is not None:
             return
-        pieces = AsyncPieces(answer.body, ConnectionResetError)
+        pieces = AsyncPieces(answer.body, ConnectionResetError, self._limit)
         try:
             async for piece in pieces:
                 await self._may_read.wait()

@@ -1,1 +1,1 @@
-"""HTTP of `platform.training_runs`, as Tinker's client asks for it."""
+"""HTTP of `platform.compat.training_runs`, as Tinker's client asks for it."""

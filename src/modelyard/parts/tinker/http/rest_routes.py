@@ -37,7 +37,7 @@ SCOPE = OFFSETS[2:]
 
 def runs_of(call: RouteCall) -> TrainingRuns:
     """Return the runs that the caller may see."""
-    return call.platform.training_runs
+    return call.platform.compat.training_runs
 
 
 def with_all_members(value: Any, status: int = 200) -> Response:

@@ -1,1 +1,1 @@
-"""The HTTP interface of `platform.traces`."""
+"""The HTTP interface of `platform.compat.traces`."""

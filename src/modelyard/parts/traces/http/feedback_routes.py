@@ -31,7 +31,7 @@ _OWN = ("project_id", "weave_ref", "feedback_type", "payload", "id", "creator", 
 
 def _given(call: RouteCall, body: FeedbackCreate, place: PlaceArguments) -> Feedback:
     links = {name: value for name, value in asdict(body).items() if name not in _OWN and value is not None}
-    new_id, now = body.id or call.platform.traces.calls.new_id(), call.platform.clock.now()
+    new_id, now = body.id or call.platform.compat.traces.calls.new_id(), call.platform.clock.now()
     at = place["entity"], place["project"], new_id, body.weave_ref, body.feedback_type, now
     return Feedback(*at, body.payload or {}, body.creator, links)
 
@@ -46,7 +46,9 @@ def create_feedback(call: RouteCall) -> Response:
     body = body_of(FeedbackCreate, call)
     place = place_of(call, body.project_id)
     with problems_at("body"):
-        return json_response(_created(call.platform.traces.feedback.record([_given(call, body, place)], **place)[0]))
+        return json_response(
+            _created(call.platform.compat.traces.feedback.record([_given(call, body, place)], **place)[0])
+        )
 
 
 def create_feedback_batch(call: RouteCall) -> Response:
@@ -58,14 +60,14 @@ def create_feedback_batch(call: RouteCall) -> Response:
         raise InvalidInput.at("body", "batch", msg="must be about one project")
     place = place_of(call, batch[0].project_id)
     with problems_at("body", "batch"):
-        stored = call.platform.traces.feedback.record([_given(call, body, place) for body in batch], **place)
+        stored = call.platform.compat.traces.feedback.record([_given(call, body, place) for body in batch], **place)
     return json_response(FeedbackBatchAnswer(tuple(map(_created, stored))))
 
 
 def replace_feedback(call: RouteCall) -> Response:
     """Store feedback in the place of another, which is deleted."""
     body = body_of(FeedbackReplace, call)
-    place, feedback = place_of(call, body.project_id), call.platform.traces.feedback
+    place, feedback = place_of(call, body.project_id), call.platform.compat.traces.feedback
     with problems_at("body"):
         stored = feedback.record([_given(call, body, place)], **place)[0]
     if body.feedback_id != stored.id:
@@ -94,7 +96,7 @@ def purge_feedback(call: RouteCall) -> Response:
     """Delete the feedback that a query finds."""
     body = structure(FeedbackPurgeRequest, call.body, "body")
     found = [said.id for said in _found(call, body.project_id, body.query)]
-    call.platform.traces.feedback.delete(found, **place_of(call, body.project_id))
+    call.platform.compat.traces.feedback.delete(found, **place_of(call, body.project_id))
     return json_response(Empty())
 
 
@@ -102,7 +104,7 @@ def _found(call: RouteCall, project_id: str, query: object) -> Iterable[Feedback
     place = place_of(call, project_id)
     condition, _ = condition_of(query)  # type: ignore[arg-type]
     ref = _ref_of(query)
-    for said in call.platform.traces.feedback.list(ref=ref, **place):
+    for said in call.platform.compat.traces.feedback.list(ref=ref, **place):
         document: Any = feedback_document(said)
         if condition is ALWAYS or condition.of(document) is True:
             yield said

@@ -58,7 +58,7 @@ def create_object(call: RouteCall) -> Response:
     """Store the next version of an object; an equal value is the version that has it."""
     body = body_of(ObjectCreateRequest, call).obj
     with problems_at("body", "obj", value="obj"):
-        made = call.platform.traces.objects.publish(
+        made = call.platform.compat.traces.objects.publish(
             body.object_id, body.val, expected=body.expected_digest, **place_of(call, body.project_id)
         )
     return json_response(ObjectCreated(made.digest, made.object_id))
@@ -84,7 +84,7 @@ def _shown(objects: PublishedObjects, version: ObjectVersion, metadata_only: boo
 def read_object(call: RouteCall) -> Response:
     """Show a version of an object, by digest, `v<n>`, `latest` or alias."""
     body = structure(ObjectReadRequest, call.body, "body")
-    objects = call.platform.traces.objects
+    objects = call.platform.compat.traces.objects
     found = objects.get(body.object_id, body.digest, **place_of(call, body.project_id))
     return json_response(ObjectAnswer(_shown(objects, found, body.metadata_only)))
 
@@ -92,7 +92,7 @@ def read_object(call: RouteCall) -> Response:
 def query_objects(call: RouteCall) -> Response:
     """Find versions of objects, in the order in which they were published unless sorted."""
     body = structure(ObjectsQueryRequest, call.body, "body")
-    wanted, objects = body.filter or ObjectsFilter(), call.platform.traces.objects
+    wanted, objects = body.filter or ObjectsFilter(), call.platform.compat.traces.objects
     listed = objects.list(wanted.object_ids or (), **place_of(call, body.project_id))
     found: Iterable[ObjectVersion] = (one for one in listed if _fits(objects, one, wanted))
     for sort in reversed(body.sort_by or ()):
@@ -123,7 +123,7 @@ def _window(items: Iterator[T], limit: int | None, offset: int | None) -> Iterat
 def delete_object(call: RouteCall) -> Response:
     """Delete versions of an object, or all of them."""
     body = structure_exactly(ObjectDeleteRequest, call.body, "body")
-    objects, place = call.platform.traces.objects, place_of(call, body.project_id)
+    objects, place = call.platform.compat.traces.objects, place_of(call, body.project_id)
     deleted = objects.delete(body.object_id, body.digests or (), **place)
     if not deleted:
         raise NotFound("object", body.object_id)
@@ -138,7 +138,7 @@ def read_references(call: RouteCall) -> Response:
 
 def _followed(call: RouteCall, ref: str) -> Any:
     try:
-        return call.platform.traces.objects.read(ref)
+        return call.platform.compat.traces.objects.read(ref)
     except NotFound:
         return None
 
@@ -149,7 +149,7 @@ def _followed(call: RouteCall, ref: str) -> Any:
 def create_table(call: RouteCall) -> Response:
     """Store a table; equal rows in equal order are the same table."""
     body = body_of(TableCreateRequest, call).table
-    tables, place = call.platform.traces.tables, place_of(call, body.project_id)
+    tables, place = call.platform.compat.traces.tables, place_of(call, body.project_id)
     with problems_at("body", "table"):
         made = tables.create(body.rows, expected=body.expected_digest, **place)
     return json_response(TableCreated(made.digest, tuple(tables.digests(made.digest, **place))))
@@ -160,14 +160,14 @@ def create_table_of_digests(call: RouteCall) -> Response:
     body = body_of(TableOfDigestsRequest, call)
     place = place_of(call, body.project_id)
     with problems_at("body"):
-        made = call.platform.traces.tables.of_digests(body.row_digests, expected=body.expected_digest, **place)
+        made = call.platform.compat.traces.tables.of_digests(body.row_digests, expected=body.expected_digest, **place)
     return json_response(TableOfDigests(made.digest))
 
 
 def update_table(call: RouteCall) -> Response:
     """Store the table that another one becomes by appending, inserting and leaving out rows."""
     body = body_of(TableUpdateRequest, call)
-    tables, place = call.platform.traces.tables, place_of(call, body.project_id)
+    tables, place = call.platform.compat.traces.tables, place_of(call, body.project_id)
     digests, changed = list(tables.digests(body.base_digest, **place)), list[str]()
     new = tables.create((row for one in body.updates for row in _new_rows(one)), **place)
     rows = tables.digests(new.digest, **place)
@@ -201,7 +201,7 @@ def _change(digests: list[str], change: TableChange, rows: Iterator[str], at: in
 def query_table(call: RouteCall) -> Response:
     """Show rows of a table, in their order unless sorted."""
     body = structure(TableQueryRequest, call.body, "body")
-    tables, place = call.platform.traces.tables, place_of(call, body.project_id)
+    tables, place = call.platform.compat.traces.tables, place_of(call, body.project_id)
     wanted = frozenset(body.filter.row_digests) if body.filter and body.filter.row_digests is not None else None
     if wanted is None and not body.sort_by:
         found: Iterator[TableRow] = islice(tables.rows(body.digest, body.offset or 0, **place), body.limit)
@@ -221,7 +221,9 @@ def _value_of(field: str, row: TableRow) -> tuple[int, Any]:
 def count_table_rows(call: RouteCall) -> Response:
     """Count the rows of a table."""
     body = structure(TableCountRequest, call.body, "body")
-    return json_response(TableCount(call.platform.traces.tables.count(body.digest, **place_of(call, body.project_id))))
+    return json_response(
+        TableCount(call.platform.compat.traces.tables.count(body.digest, **place_of(call, body.project_id)))
+    )
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------
@@ -232,7 +234,7 @@ def create_trace_file(call: RouteCall) -> Response:
     fields, name, content = _form(call, call.file)
     body = structure(FileCreateForm, {**fields, "file": name}, "body")
     with problems_at("body"):
-        made = call.platform.traces.tables.put_file(
+        made = call.platform.compat.traces.tables.put_file(
             name, content, expected=body.expected_digest or None, **place_of(call, body.project_id)
         )
     return json_response(FileCreated(made.digest))
@@ -263,7 +265,7 @@ def _form(call: RouteCall, data: BinaryIO) -> tuple[dict[str, str], str, bytes]:
 def read_trace_file(call: RouteCall) -> Response:
     """Send a file."""
     body = structure(FileContentRequest, call.body, "body")
-    file, size = call.platform.traces.tables.open_file(body.digest, **place_of(call, body.project_id))
+    file, size = call.platform.compat.traces.tables.open_file(body.digest, **place_of(call, body.project_id))
     return download(file, size)
 
 

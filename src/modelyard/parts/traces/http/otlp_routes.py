@@ -107,7 +107,7 @@ def export_spans(call: RouteCall) -> Response:
         raise UnsupportedMedia(f"the body must be a message of OTLP; send Content-Type: {PROTOBUF} or application/json")
     found = read_protobuf(_data(call)) if media == PROTOBUF else read_json(_data(call))
     calls, unread = _calls(found)
-    call.platform.traces.calls.record(calls, entity=entity, project=project)
+    call.platform.compat.traces.calls.record(calls, entity=entity, project=project)
     rejected, said = sum(one.spans for one in unread), _said(unread)
     if media == PROTOBUF:
         answer = within(1, numbered(rejected, said)) if rejected else b""

@@ -72,7 +72,7 @@ def _check_path(call: RouteCall, project_id: str, *loc: str | int) -> None:
 
 def _begun(call: RouteCall, start: CallStart, *loc: str | int) -> TracedCall:
     _check_path(call, start.project_id, *loc)
-    return started(start, call.platform.traces.calls.new_id(), "body", *loc)
+    return started(start, call.platform.compat.traces.calls.new_id(), "body", *loc)
 
 
 def _ended(call: RouteCall, end: CallOutcome, *loc: str | int) -> CallEnd:
@@ -82,7 +82,7 @@ def _ended(call: RouteCall, end: CallOutcome, *loc: str | int) -> CallEnd:
 
 def _record(call: RouteCall, project_id: str, items: Sequence[TracedCall | CallEnd]) -> None:
     with problems_at("body"):
-        call.platform.traces.calls.record(items, **place_of(call, project_id))
+        call.platform.compat.traces.calls.record(items, **place_of(call, project_id))
 
 
 def start_call(call: RouteCall) -> Response:
@@ -135,14 +135,14 @@ def record_call_batch(call: RouteCall) -> Response:
 def update_call(call: RouteCall) -> Response:
     """Give a call another name to be shown by."""
     body = structure(CallUpdateRequest, call.body, "body")
-    call.platform.traces.calls.rename(body.call_id, body.display_name, **place_of(call, body.project_id))
+    call.platform.compat.traces.calls.rename(body.call_id, body.display_name, **place_of(call, body.project_id))
     return json_response(Empty())
 
 
 def delete_calls(call: RouteCall) -> Response:
     """Delete calls with those that they made, and the feedback on them."""
     body = structure(CallDeleteRequest, call.body, "body")
-    deleted = call.platform.traces.calls.delete(body.call_ids, **place_of(call, body.project_id))
+    deleted = call.platform.compat.traces.calls.delete(body.call_ids, **place_of(call, body.project_id))
     return json_response(CallsDeleted(deleted))
 
 
@@ -153,7 +153,7 @@ def read_call(call: RouteCall) -> Response:
     """Show a call; null where there is none."""
     body = structure(CallReadRequest, call.body, "body")
     try:
-        found = call.platform.traces.calls.get(body.id, **place_of(call, body.project_id))
+        found = call.platform.compat.traces.calls.get(body.id, **place_of(call, body.project_id))
     except NotFound:
         return json_response({"call": None})
     return json_response({"call": call_document(found)})
@@ -162,7 +162,7 @@ def read_call(call: RouteCall) -> Response:
 def query_calls(call: RouteCall) -> Response:
     """Find calls, one JSON object a line, by their start unless sorted."""
     body = structure(CallsQueryRequest, call.body, "body")
-    place, traces = place_of(call, body.project_id), call.platform.traces
+    place, traces = place_of(call, body.project_id), call.platform.compat.traces
     with problems_at("body"):
         found = traces.calls.query(call_query(body, traces.feedback), **place)
     show = (lambda one: with_feedback(one, traces.feedback)) if body.include_feedback else call_document
@@ -172,7 +172,7 @@ def query_calls(call: RouteCall) -> Response:
 def count_calls(call: RouteCall) -> Response:
     """Count the calls that a query finds."""
     body = structure(CallsQueryRequest, call.body, "body")
-    traces = call.platform.traces
+    traces = call.platform.compat.traces
     place = place_of(call, body.project_id)
     with problems_at("body"):
         found = traces.calls.count(call_query(body, traces.feedback), **place)

@@ -279,7 +279,7 @@ class _ChoiceReader:
         is_last = bool(choice.get("finish_reason"))
         reasoning, content = self._new_texts(reasoning, content, whole, bool(pieces), is_last)
         calls = self._calls.take_again(pieces) if again else self._calls.take(pieces, whole)
-        self._end(choice, bool(content or calls or reasoning) or self.has_output)
+        self._end(choice, size_of(content) + size_of(reasoning) + _size_of_calls(calls))
         self._has_details = self._has_details or bool(entries or ids)
         is_first = not self._has_passed
         content, entries, ids = self._paired(content, entries, ids, bool(reasoning or calls))
@@ -365,14 +365,15 @@ class _ChoiceReader:
                 f"without the capability {' and '.join(missing)}, or use a server that has it"
             )
 
-    def _end(self, choice: Mapping[str, Any], has_output: bool) -> None:
-        """Note why the choice ends, and with which stop string."""
+    def _end(self, choice: Mapping[str, Any], written: int) -> None:
+        """Note why the choice ends, and with which stop string, after so many bytes that come with it."""
         given = choice.get("finish_reason")
         self._said_stop = self._said_stop or given is not None or "message" in choice
         ending = read_reason(given)
         if ending is None:
             return
-        if ending.is_broken_off or (ending.is_cut and not has_output):
+        if ending.is_broken_off or (ending.is_cut and not written and not self.has_output):
+            self.count(written)  # which was produced, and is paid for
             raise AnswerBrokenOff
         if not ending.is_known:
             self._note(f"has an unknown finish reason, which is read as '{ending.reason}'")

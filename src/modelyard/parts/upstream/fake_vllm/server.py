@@ -299,7 +299,7 @@ class FakeVllm:
 
     def _text(self, request: CompletionRequest) -> str:
         if isinstance(request.prompt, tuple):
-            return self._platform.completions.detokenize(model=request.model, tokens=request.prompt)
+            return self._platform.compat.completions.detokenize(model=request.model, tokens=request.prompt)
         return request.prompt or ""
 
     async def _generate(

@@ -21,9 +21,9 @@ def migrate(store: StoreName) -> None:
     """Bring the tables of an older version to this one. A file is also migrated when it is opened."""
     if named_factory() is not None:
         raise click.UsageError("name the store itself with --store: a factory may open any")
+    require_store(store)
     parts = parts_of(click.get_current_context())
     if isinstance(store, Path):
-        require_store(store)
         open_store(store, parts=parts).close()
         click.echo(f"{store} is up to date")
         return

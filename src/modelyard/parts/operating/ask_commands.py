@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from modelyard.cli.terminal import StoreName, json_option, opened_or_empty, show, store_option
+from modelyard.cli.terminal import DEFAULT_STORE, StoreName, json_option, opened, opened_or_empty, show, store_option
 from modelyard.domain.completion import Message, Role
 from modelyard.formats.chat.bounds import is_unicode
 from modelyard.formats.converter import unstructure
@@ -76,7 +76,7 @@ def _standard_input() -> str:
 def catalogue(store: StoreName, as_json: bool) -> None:
     """List the models that can be asked, with their prices in USD for a million tokens."""
     columns = ("id", "name", "context_length", "prompt", "completion", "features")
-    with opened_or_empty(store) as platform:
+    with opened_or_empty(store) if store == DEFAULT_STORE else opened(store) as platform:
         rows = [
             (
                 entry.id,

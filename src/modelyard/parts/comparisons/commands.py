@@ -1,0 +1,44 @@
+"""Commands that compare several runs."""
+
+from pathlib import Path
+
+import click
+
+from modelyard.cli.names import run_named
+from modelyard.cli.terminal import PlaceType, StoreName, opened, store_option
+from modelyard.parts.comparisons.sheet import checked_ending
+
+
+@click.command()
+@store_option
+@click.argument("runs", nargs=-1, required=True)
+@click.option("--baseline", metavar="RUN", help="Compare each with this run only, and not all pairs.")
+@click.option("--lower-is-better", multiple=True, metavar="METRIC", help="A metric of which less is better.")
+@click.option("--cluster-by", metavar="FIELD", help="An input that related rows share.")
+@click.option("--save", type=PlaceType(), metavar="FILE", help="Write a report: .html or .md.")
+def compare(
+    store: StoreName,
+    runs: tuple[str, ...],
+    baseline: str | None,
+    lower_is_better: tuple[str, ...],
+    cluster_by: str | None,
+    save: Path | None,
+) -> None:
+    """Compare several runs in a table.
+
+    All pairs are compared, or each run with a baseline. p is corrected for all of them.
+
+    A run is an id, its last characters, an evaluation whose newest run it is, or EVALUATION@MODEL.
+    """
+    with opened(store) as platform:
+        if save is not None:
+            checked_ending(save)
+        found = platform.evaluations.compare_all(
+            [run_named(platform, one) for one in runs],
+            None if baseline is None else run_named(platform, baseline),
+            lower_is_better=lower_is_better,
+            cluster_by=cluster_by,
+        )
+        click.echo(str(found))
+        if save is not None:
+            found.save(save)

@@ -1,0 +1,69 @@
+"""Pages of comparisons: the models of an evaluation with each other, and a run by its slices."""
+
+from itertools import islice
+
+from modelyard.domain.evaluation.run import EvaluationRun, RunState
+from modelyard.parts.comparisons.service import MOST_RUNS
+from modelyard.parts.comparisons.sheet import content
+from modelyard.parts.comparisons.slices import run_slices
+from modelyard.parts.dashboard.view import HtmlPage, View, empty
+from modelyard.parts.reports.html import Html, joined, table, tag
+from modelyard.report.numbers import ref_text
+
+SEARCHED = 2000
+
+
+def listed(view: View) -> HtmlPage:
+    found = [
+        (view.link(ref_text(name), "comparisons", "evaluation", name=name), len(runs))
+        for name, runs in _newest(view).items()
+        if len(runs) > 1
+    ]
+    start = 'platform.evaluations.run_each("quiz", ["echo", "tabular-mini"], "rows.jsonl")'
+    shown = table([("evaluation", ""), ("models", "number")], found)
+    text = "The newest run of each model, compared with those of the others."
+    return HtmlPage("Comparisons", joined([tag("p", text), shown]) if found else empty("Nothing to compare:", start))
+
+
+def shown(view: View) -> HtmlPage:
+    name = view.query.get("name", "")
+    runs = list(_newest(view).get(name, {}).values())[:MOST_RUNS]
+    if len(runs) < 2:
+        return HtmlPage("Comparison", empty("This evaluation has no two completed runs of different models."))
+    chosen = next((run for run in runs if run.id == view.query.get("baseline")), None)
+    found = view.platform.evaluations.compare_all(runs, chosen)
+    return HtmlPage(found.sheet.title, joined([_baselines(view, name, runs), content(found.sheet)]))
+
+
+def _baselines(view: View, name: str, runs: list[EvaluationRun]) -> Html:
+    links = [view.link(ref_text(run.model), "comparisons", "evaluation", name=name, baseline=run.id) for run in runs]
+    every = view.link("all pairs", "comparisons", "evaluation", name=name)
+    return tag("p", "Compare ", every, " or with ", *(part for link in links for part in (link, " ")))
+
+
+def _newest(view: View) -> dict[str, dict[tuple[str, str], EvaluationRun]]:
+    """Return the newest completed run of each model by evaluations; rescorings by other scorers are runs of their own
+    kind, and only those of the newest run's scorer are compared."""
+    found: dict[str, dict[tuple[str, str], EvaluationRun]] = {}
+    scorers: dict[str, str] = {}
+    for run in islice(view.platform.evaluations.runs.list_all(order="desc"), SEARCHED):
+        scorer = str((run.summary or {}).get("scorer"))
+        if run.state is RunState.COMPLETED and scorers.setdefault(run.evaluation, scorer) == scorer:
+            found.setdefault(run.evaluation, {}).setdefault((run.model, scorer), run)
+    return found
+
+
+def sliced(view: View) -> HtmlPage:
+    run = view.platform.evaluations.runs.get(view.params["run"])
+    field = view.query.get("field", "")
+    form = tag(
+        "form",
+        tag("input", name="field", value=field, placeholder="a field of the rows", aria_label="Field"),
+        tag("button", "Show its slices"),
+        method="get",
+    )
+    back = tag("p", view.link("The run", "runs", run.id))
+    if not field:
+        return HtmlPage("Slices", joined([back, form]))
+    found = run_slices(view.platform.evaluations.report(run), field)
+    return HtmlPage(found.sheet.title, joined([back, form, content(found.sheet)]))

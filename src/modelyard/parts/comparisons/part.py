@@ -1,0 +1,35 @@
+"""Several runs in one comparison, `platform.evaluations.compare_all`, and a run by its slices."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from modelyard.part import Command, DashboardPage, Part
+
+if TYPE_CHECKING:
+    from modelyard.parts.comparisons.service import CompareAll
+
+
+def _compare_all() -> "type[CompareAll]":
+    from modelyard.parts.comparisons.service import CompareAll as resource
+
+    return resource
+
+
+def _pages() -> "Sequence[DashboardPage]":
+    from modelyard.parts.comparisons import pages
+
+    return (
+        DashboardPage("GET", ("comparisons",), pages.listed, "Comparisons"),
+        DashboardPage("GET", ("comparisons", "evaluation"), pages.shown),
+        DashboardPage("GET", ("runs", "{run}", "by"), pages.sliced),
+    )
+
+
+PART = Part(
+    "comparisons",
+    resources={"evaluations.compare_all": _compare_all},
+    pages=_pages,
+    commands={
+        "compare": Command("Work", "modelyard.parts.comparisons.commands:compare", "Compare several runs in a table."),
+    },
+)

@@ -1,0 +1,1 @@
+"""Data sets that were uploaded: listed, read and split."""

@@ -1,0 +1,1 @@
+"""What an operator asks for: sums of usage, budgets, and jobs that are read, paused and tried again."""

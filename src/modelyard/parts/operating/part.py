@@ -1,0 +1,48 @@
+"""What an operator does: usage and budgets, jobs that failed or wait, and a store that is to be kept in order."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from modelyard.part import Command, Part
+
+if TYPE_CHECKING:
+    from modelyard.http.route import Route
+    from modelyard.parts.operating.retry import Retry
+
+
+def _retry() -> "type[Retry]":
+    from modelyard.parts.operating.retry import Retry as resource
+
+    return resource
+
+
+def _routes() -> "Sequence[Route]":
+    from modelyard.parts.operating.routes import ROUTES
+
+    return ROUTES
+
+
+_ASK = "modelyard.parts.operating.ask_commands"
+_STORES, _UPKEEP = "modelyard.parts.operating.store_commands", "modelyard.parts.operating.upkeep_commands"
+_USAGE, _JOBS = "modelyard.parts.operating.usage_commands", "modelyard.parts.operating.job_commands"
+_WHO = "Who may do what"
+
+PART = Part(
+    "operating",
+    resources={"retry": _retry},
+    routes={"operations": _routes},
+    commands={
+        "usage": Command(_WHO, f"{_USAGE}:usage", "Sum usage and its cost."),
+        "budget": Command(_WHO, f"{_USAGE}:budget", "Bound what entities, keys and projects may spend."),
+        "jobs logs": Command("", f"{_JOBS}:logs", "Print what has happened to JOB."),
+        "jobs pause": Command("", f"{_JOBS}:pause", "Stop JOB at its next step, until it is resumed."),
+        "jobs resume": Command("", f"{_JOBS}:resume", "Continue JOB, which is paused or was ended by a budget."),
+        "ask": Command("Start", f"{_ASK}:ask", "Ask a model for one completion, shown as it is made."),
+        "catalogue": Command("Models", f"{_ASK}:catalogue", "List the models that can be asked, and their prices."),
+        "doctor": Command("Store", f"{_UPKEEP}:doctor", "Try every part of the platform."),
+        "sweep": Command("Store", f"{_UPKEEP}:sweep", "Remove files that no record names."),
+        "migrate": Command("Store", f"{_STORES}:migrate", "Bring the tables of an older version to this one."),
+        "copy": Command("Store", f"{_STORES}:copy", "Copy every record from one store to another."),
+        "jobs retry": Command("", f"{_JOBS}:retry", "Try JOB again, which has failed or was cancelled."),
+    },
+)

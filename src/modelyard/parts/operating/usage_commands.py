@@ -1,0 +1,143 @@
+"""Commands for usage, its cost, and budgets."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+from modelyard.cli.lazy_group import Group
+from modelyard.cli.names import key_named
+from modelyard.cli.terminal import C, StoreName, entity_option, json_option, opened, show_values, store_option
+from modelyard.domain.usage import BudgetPeriod, UsageSum
+from modelyard.parts.operating.ranges import range_of
+from modelyard.platform.platform import Platform
+
+COUNTED = ("requests", "prompt_tokens", "completion_tokens", "cost")
+ALL_COUNTED = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "images", "trained_tokens")
+BUDGET_COLUMNS = (
+    "entity",
+    "key_id",
+    "project",
+    "limit",
+    "period",
+    "since",
+    "spent",
+    "reserved",
+    "remaining",
+    "warn_at",
+    "alarming",
+)
+
+
+def _one_option(command: C) -> C:
+    """Add `--key` and `--project`, which say whose budget it is."""
+    named = click.option("--key", help="The budget of one key: its id, its name or how its secret begins.")
+    return named(click.option("--project", help="The budget of one project.")(command))
+
+
+def _whose(platform: Platform, entity: str, key: str | None, project: str | None) -> dict[str, str | None]:
+    return {"entity": entity, "key_id": key and key_named(platform, key).id, "project": project}
+
+
+@click.command()
+@store_option
+@click.option(
+    "--by", default="entity,project,model", show_default=True, help="Comma-joined: entity, project, model, key, day."
+)
+@click.option("--since", metavar="TIME", help="Only from this date or time on, such as 2026-11-23, in UTC.")
+@click.option("--until", metavar="TIME", help="Only before this date or time.")
+@click.option("--month", metavar="YYYY-MM", help="Only of this month in UTC.")
+@entity_option
+@click.option("--project", help="Only those of this project.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV for spreadsheets, with exact costs and all counts.")
+@json_option
+def usage(
+    store: StoreName,
+    by: str,
+    since: str | None,
+    until: str | None,
+    month: str | None,
+    as_csv: bool,
+    as_json: bool,
+    **of: Any,
+) -> None:
+    """Sum usage and its cost."""
+    if as_csv and as_json:
+        raise click.UsageError("give --csv or --json, not both")
+    columns = tuple(by.split(","))
+    times = range_of(since, until, month)
+    with opened(store) as platform:
+        found = platform.usage.total(columns, **times, **of)
+    if as_csv:
+        click.echo(csv_of(columns, found), nl=False)
+    else:
+        show_values(as_json, (*columns, *COUNTED), found)
+
+
+def csv_of(by: Sequence[str], sums: Iterable[UsageSum]) -> str:
+    """Return sums as CSV: no name is a formula, and no cost is rounded or written with an exponent."""
+    out = io.StringIO()
+    lines = csv.writer(out, lineterminator="\n")
+    lines.writerow([*by, *ALL_COUNTED, "cost_usd"])
+    for one in sums:
+        counts = [getattr(one, name) for name in ALL_COUNTED]
+        lines.writerow([*(_no_formula(getattr(one, name)) for name in by), *counts, f"{one.cost:f}"])
+    return out.getvalue()
+
+
+def _no_formula(name: str) -> str:
+    return f"'{name}" if name.startswith(("=", "+", "-", "@", "\t", "\r")) else name
+
+
+@click.group(cls=Group)
+def budget() -> None:
+    """Bound what entities, keys and projects may spend."""
+
+
+@budget.command("list")
+@store_option
+@entity_option
+@json_option
+def list_budgets(store: StoreName, entity: str | None, as_json: bool) -> None:
+    """List budgets, with what is spent of each in its period."""
+    with opened(store) as platform:
+        show_values(as_json, BUDGET_COLUMNS, platform.usage.list_budgets(entity=entity))
+
+
+@budget.command("set")
+@store_option
+@click.argument("entity")
+@click.argument("limit")
+@_one_option
+@click.option(
+    "--period", type=click.Choice([period.value for period in BudgetPeriod]), default="total", show_default=True
+)
+@click.option("--warn-at", metavar="SHARE", help="Warn when this share of it is spent, such as 0.8.")
+def set_budget(
+    store: StoreName,
+    entity: str,
+    limit: str,
+    key: str | None,
+    project: str | None,
+    period: str,
+    warn_at: str | None,
+) -> None:
+    """Let ENTITY, or one key or project of it, spend LIMIT USD: in total, or in each day or month."""
+    with opened(store) as platform:
+        whose = _whose(platform, entity, key, project)
+        made = platform.usage.set_budget(limit, **whose, period=period, warn_at=warn_at)
+    every = "in total" if made.period is BudgetPeriod.TOTAL else f"a {made.period}"
+    click.echo(f"{entity} may spend {made.limit:f} USD {every}, and has spent {made.spent:f}")
+
+
+@budget.command("remove")
+@store_option
+@click.argument("entity")
+@_one_option
+def remove_budget(store: StoreName, entity: str, key: str | None, project: str | None) -> None:
+    """Remove the budget of ENTITY, or of one key or project of it, with its record of what was spent."""
+    with opened(store) as platform:
+        platform.usage.remove_budget(**_whose(platform, entity, key, project))
+    click.echo(f"{entity} has no such budget any more")

@@ -1,0 +1,1 @@
+"""Sweeps: a model trained with every combination of options, as one object."""

@@ -1,0 +1,51 @@
+"""What parts add to a platform and to its resources: found by name, listed by `dir`, warned of under an old name."""
+
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+from modelyard import Platform, open_platform
+from modelyard.domain.identity import Principal
+from modelyard.part import Part
+from modelyard.platform.runtime import Runtime
+
+
+class Notes:
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self.principal = principal
+
+
+NAMES = ("memos", "training.study", "compat.letters")
+
+
+@pytest.fixture
+def platform() -> Iterator[Platform]:
+    part = Part("notes", resources=dict.fromkeys(NAMES, lambda: Notes))
+    with open_platform(parts=[part]) as platform:
+        yield platform
+
+
+def test_each_is_found_and_listed_where_its_name_says(platform: Platform) -> None:
+    for owner, name in ((platform, "memos"), (platform.training, "study"), (platform.compat, "letters")):
+        assert isinstance(getattr(owner, name), Notes)
+        assert name in dir(owner)
+    assert not {"training.study", "study", "letters"} & {*dir(platform)}
+
+
+def test_members_are_those_of_the_caller(platform: Platform) -> None:
+    key = platform.acting_as(platform.keys.authenticate(platform.keys.create("acme").secret))
+    assert key.training.study.principal.name == key.compat.letters.principal.name == key._principal.name  # type: ignore[attr-defined]
+
+
+def test_the_old_name_of_what_moved_warns_and_works(platform: Platform) -> None:
+    with pytest.warns(DeprecationWarning, match=r"platform\.letters is platform\.compat\.letters now"):
+        assert isinstance(platform.letters, Notes)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("area", ["", "training.", "compat."])
+def test_what_nobody_brings_is_no_attribute(platform: Platform, area: str) -> None:
+    owner = {"": platform, "training.": platform.training, "compat.": platform.compat}[area]
+    with warnings.catch_warnings(), pytest.raises(AttributeError, match="nothing"):
+        _ = owner.nothing  # type: ignore[attr-defined]
+    assert not hasattr(owner, "_notes")
