@@ -82,10 +82,6 @@ def made(home: Path, python: str, packages: Iterable[Sequence[str]]) -> Path:
                 sys.stderr.write(done.stderr)
                 done.check_returncode()
             (home / "complete").touch()
-        if not (home / "lock.txt").exists():
-            freeze = [home / "bin" / "pip", "freeze", "--disable-pip-version-check"]
-            installed = subprocess.run(freeze, check=True, capture_output=True, text=True).stdout
-            (home / "lock.txt").write_text(f"# Python {version_of(python)}\n{installed}", encoding="utf-8")
     return home / "bin" / "python"
 
 
@@ -151,7 +147,16 @@ def run(pins: Path) -> bool:
 def keep_lock(name: str, python: Path) -> None:
     """Copy what an environment has installed to `build/locks`, so that a run can be repeated with the same."""
     LOCKS.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(python.parents[1] / "lock.txt", LOCKS / f"{name}.txt")
+    kept = LOCKS / f"{name}.txt"
+    listed = environments() / python.parents[1].name / "lock.txt"  # which takes a second to find out
+    if listed.exists():
+        shutil.copyfile(listed, kept)
+        return
+    freeze = [python, "-m", "pip", "freeze", "--disable-pip-version-check"]
+    installed = subprocess.run(freeze, check=True, capture_output=True, text=True).stdout
+    kept.write_text(f"# Python {version_of(str(python))}\n{installed}", encoding="utf-8")
+    if listed.parent.exists():
+        shutil.copyfile(kept, listed)
 
 
 def tested(pins: Path, python: Path) -> "subprocess.CompletedProcess[str]":

@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import os
 import re
 import sys
 import time

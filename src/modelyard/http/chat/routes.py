@@ -3,7 +3,6 @@
 from functools import partial
 
 from modelyard.flow import Call, Flow
-from modelyard.formats.chat import kept_fast
 from modelyard.formats.chat.bounds import ParsedRequest
 from modelyard.formats.chat.plain_fast import Held, read_plain, read_plain_text
 from modelyard.formats.chat.request import ChatRequest, read_request
@@ -45,8 +44,7 @@ def create_chat_completion(call: RouteCall, training: bool = False) -> Flow[Resp
 
 def _read(raw: bytes, call: RouteCall, training: bool = False) -> object:
     def hold(name: str, text: str, at: int) -> Held:
-        kept = call.platform._runtime.cache.slot(kept_fast.KeptMembers)
-        return kept.read(call.principal.entity, name, text, at)
+        return call.platform.chat._kept.read(call.principal.entity, name, text, at)
 
     return read_plain_text(raw, training, hold) or parse(raw)
 

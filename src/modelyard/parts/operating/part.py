@@ -37,12 +37,28 @@ PART = Part(
         "jobs logs": Command("", f"{_JOBS}:logs", "Print what has happened to JOB."),
         "jobs pause": Command("", f"{_JOBS}:pause", "Stop JOB at its next step, until it is resumed."),
         "jobs resume": Command("", f"{_JOBS}:resume", "Continue JOB, which is paused or was ended by a budget."),
-        "ask": Command("Start", f"{_ASK}:ask", "Ask a model for one completion, shown as it is made."),
-        "catalogue": Command("Models", f"{_ASK}:catalogue", "List the models that can be asked, and their prices."),
-        "doctor": Command("Store", f"{_UPKEEP}:doctor", "Try every part of the platform."),
-        "sweep": Command("Store", f"{_UPKEEP}:sweep", "Remove files that no record names."),
+        "ask": Command("Start", f"{_ASK}:ask", "Ask MODEL for one completion, shown as it is made."),
+        "catalogue": Command(
+            "Models",
+            f"{_ASK}:catalogue",
+            "List the models that can be asked, with their prices in USD for a million tokens.",
+        ),
+        "doctor": Command(
+            "Store",
+            f"{_UPKEEP}:doctor",
+            "Try every part of the platform; exit status 1 if one fails, or if jobs wait and no worker is alive.",
+        ),
+        "sweep": Command(
+            "Store",
+            f"{_UPKEEP}:sweep",
+            "Remove files that no record names, which a crash may leave, and name records that have lost their files.",
+        ),
         "migrate": Command("Store", f"{_STORES}:migrate", "Bring the tables of an older version to this one."),
-        "copy": Command("Store", f"{_STORES}:copy", "Copy every record from one store to another."),
+        "copy": Command(
+            "Store",
+            f"{_STORES}:copy",
+            "Copy every record from SOURCE to TARGET, each a file or the address of a database, and compare the two.",
+        ),
         "jobs retry": Command("", f"{_JOBS}:retry", "Try JOB again, which has failed or was cancelled."),
     },
 )

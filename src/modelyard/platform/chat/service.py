@@ -12,6 +12,7 @@ from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.record import EMPTY, Order
 from modelyard.errors import NotFound
 from modelyard.flow import Call, Flow, aiterate, arun, iterate, run
+from modelyard.formats.chat import kept_fast
 from modelyard.platform import lineage, paging
 from modelyard.platform.catalogue.service import requested_name
 from modelyard.platform.chat.backend_stream import CompletionResult
@@ -57,6 +58,10 @@ class Chat:
     ) -> "AsyncCompletionStream":
         """Stream the answer on an event loop. To await the stream waits for its first deltas, and raises a refusal."""
         return AsyncCompletionStream(aiterate(self._flow(request, options, streamed=True)))
+
+    @property
+    def _kept(self) -> "kept_fast.KeptMembers":
+        return self._runtime.cache.slot(kept_fast.KeptMembers)
 
     def _pipeline(
         self,
