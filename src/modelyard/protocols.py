@@ -155,12 +155,15 @@ Domain = tuple[str, str]
 class DomainStep(Generic[T]):
     """A step that stays in some domains, so that a store may run it at the same time as steps of other domains.
 
-    It reads and writes records of these `domains` (`Record.domain`), and of records that it takes (`Tx.take`). It may
-    only read records that belong to no domain. A store that makes no use of it runs it like any other step.
+    It writes records of these `domains` (`Record.domain`), and records that it takes (`Tx.take`). Of all others it only
+    reads, and sees what was committed at some time since it began: what it does must be right whatever steps of other
+    domains do then. Each of `asks` asks a question that it will ask, so that a store may answer them at once. A store
+    that makes no use of this runs it like any other step.
     """
 
     step: Callable[[Tx], T]
     domains: Collection[Domain]
+    asks: Sequence[Callable[[Tx], object]] = ()
 
     def __call__(self, tx: Tx) -> T:
         """Run the step in a transaction."""

@@ -213,6 +213,8 @@ def test_a_priority_is_given_and_shown(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "a", "expected": "a"}\n' * 4)
     call("evaluate", "quiz", "echo", "--rows", rows, "--shards", 2, "--priority", "3", "--store", store)
+    alone = call("evaluate", "quiz", "echo", "--rows", rows, "--priority", "3", "--store", store, status=1)
+    assert "give shards" in alone.stderr
     evaluations = json.loads(call("jobs", "list", "--store", store, "--json").stdout)[:2]
     assert [one["priority"] for one in evaluations] == [3, 3]
 

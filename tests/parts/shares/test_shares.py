@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,16 @@ from click.testing import CliRunner
 from http_client import client_of
 from modelyard import Example, Message, Platform, Role, open_platform
 from modelyard.cli import main
-from modelyard.domain.job import Demand, Job, JobProgress, QueueState, Tenant
+from modelyard.domain.job import TENANT, Demand, Job, JobProgress, QueueState, Tenant
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import Forbidden, InvalidInput
 from modelyard.parts.postgres.round_trips_fast import PipelinedConnection
 from modelyard.parts.postgres.store import PostgresStore
 from modelyard.parts.shares.service import EntityShare
+from modelyard.platform.jobs.claims import Claimant, claim
+from modelyard.platform.jobs.shares import STRIDE, anything, asks_of_turn, choose, take_turn
+from modelyard.protocols import DomainStep
+from modelyard.stores.pending_steps import PendingStep
 from share_simulation import Queue, check_shares
 from yard_fixtures import Yard
 
@@ -155,7 +160,7 @@ def test_a_newcomer_waits_for_one_job_in_postgresql(yard_address: str) -> None:
         assert queue.serve(2).index("guest") <= 1
 
 
-@pytest.mark.parametrize(("entities", "trips"), [(1, 6), (2000, 7)])
+@pytest.mark.parametrize(("entities", "trips"), [(1, 3), (2000, 4)])
 def test_a_claim_in_postgresql_takes_few_round_trips_and_scans_no_table(
     yard_address: str, monkeypatch: pytest.MonkeyPatch, entities: int, trips: int
 ) -> None:
@@ -186,5 +191,51 @@ def test_a_claim_in_postgresql_takes_few_round_trips_and_scans_no_table(
             other.execute("SET search_path TO modelyard")
             tables = [pair for trip in sent for pair in trip if " FROM " in pair[0] and "LIMIT" in pair[0]]
             plans = "\n".join(line for sql, values in tables for (line,) in other.execute(f"EXPLAIN {sql}", values))
-    assert len(sent) == trips
+    assert len(sent) == trips, sent
     assert entities == 1 or ("Index" in plans and "Seq Scan" not in plans)
+
+
+def test_a_worker_that_serves_one_entity_claims_in_two_round_trips(
+    yard_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After two claims it takes for granted that the entity is next, and asks with the claim whether it is."""
+    trips: list[int] = []
+    real = PipelinedConnection.round_trip
+    monkeypatch.setattr(PipelinedConnection, "round_trip", lambda *given: (trips.append(1), real(*given))[1])
+    with closing(PostgresStore(yard_address, RECORDS)) as store:
+        queue = Queue(Yard.build(store))
+        queue.submit("crowd", 6)
+        runner = queue.yard.runner()
+        assert [queue.claim(runner) is not None for _ in range(2)] == [True, True]
+        for _ in range(3):
+            trips.clear()
+            assert queue.claim(runner) is not None
+            assert len(trips) == 2
+        queue.submit("guest")
+        job = queue.claim(runner)
+        assert job is not None
+        assert job.entity == "guest"
+
+
+def test_claims_that_share_a_transaction_take_a_round_trip_each(
+    yard_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one more; each sees what those before it have done."""
+    trips: list[int] = []
+    with closing(PostgresStore(yard_address, RECORDS)) as store:
+        queue = Queue(Yard.build(store))
+        jobs = queue.submit("a", 3)
+        chosen, _ = choose(store.read, anything)
+        assert chosen is not None
+        claim_it = partial(claim, claimant=Claimant("w"), now=queue.yard.clock.now())
+        step = partial(take_turn, entity="a", fits=anything, claim=claim_it)
+        group = [PendingStep(DomainStep(step, [(TENANT, "a")], asks_of_turn(chosen)), False) for _ in jobs]
+        real = PipelinedConnection.round_trip
+        monkeypatch.setattr(PipelinedConnection, "round_trip", lambda *given: (trips.append(1), real(*given))[1])
+        store._writer.run(group)
+        monkeypatch.undo()
+        claimed = [call.outcome()[0] for call in group]
+        assert [found[0].id for found in claimed if found] == [job.id for job in jobs]
+        assert len(trips) == 4
+        tenant = store.read(lambda snapshot: snapshot.get(Tenant, "a"))
+        assert (tenant.turn, tenant.taken) == (3 * STRIDE, 2 * STRIDE)

@@ -371,3 +371,11 @@ def test_the_same_request_under_a_key_is_one_run(site: Site) -> None:
     first, again = (site.submit(3, idempotency_key="k") for _ in range(2))
     assert first.id == again.id
     assert len(list(site.platform.jobs.list())) == 3
+
+
+@pytest.mark.parametrize("needs", [{"priority": 1}, {"accelerators": 1}, {"memory": 1}])
+def test_needs_of_a_run_that_no_worker_runs_are_refused(needs: Any) -> None:
+    platform = Site().platform
+    with pytest.raises(InvalidInput, match="give shards"):
+        platform.evaluations.run("quiz", "echo", ROWS, ["exact_match"], needs=needs)
+    assert platform.evaluations.submit("quiz", "echo", ROWS, ["exact_match"], needs=needs).id

@@ -203,8 +203,8 @@ def test_no_entity_runs_more_than_it_may_and_a_limit_leaves_no_place_empty(
         free = [one for one in left if mine[""] < limits.get("", 9) and mine[one] < limits.get(one, 9)]
         if len(running) < 4 and (free or any(number for (one, _), number in queued.items() if one == "b")):
             runner = site.yard.runner()
-            entity, _ = choose(site.yard.runtime.store, runner._fits())
-            assert entity is not None
+            chosen, _ = choose(site.yard.runtime.store.read, runner._fits())
+            assert chosen is not None
 
 
 def test_a_limit_of_an_entity_is_at_most_what_runs_until_one_ends(memory: Queue) -> None:
@@ -226,11 +226,37 @@ def test_a_worker_that_chose_before_another_has_reached_the_limit_takes_nothing(
     memory.weigh("a", limits={"": 1})
     memory.submit("a", 2)
     store, runner = memory.yard.runtime.store, memory.yard.runner()
-    entity, _ = choose(store, runner._fits())
-    assert entity is not None
+    chosen, _ = choose(store.read, runner._fits())
+    assert chosen is not None
     assert memory.claim() is not None
     claim_it = partial(claim, claimant=Claimant("w"), now=memory.yard.clock.now())
-    assert store.transact(lambda tx: take_turn(tx, entity, runner._fits(), 0, claim_it))[0] is None
+    assert store.transact(lambda tx: take_turn(tx, chosen.entity, runner._fits(), claim_it))[0] is None
+
+
+@pytest.mark.slow
+@examples(60)
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4), st.integers(0, 2), st.integers(0, 6)), max_size=12),
+    WEIGHTS,
+)
+def test_what_a_worker_remembers_of_its_last_claims_changes_nothing(
+    moves: list[tuple[str, int, int, int]], weights: dict[str, int]
+) -> None:
+    """Workers that claim again and again serve as those that know nothing do, whatever comes and goes meanwhile."""
+    fresh, kept = queue(), queue()
+    runners = [kept.yard.runner() for _ in range(2)]
+    for site in (fresh, kept):
+        for entity, weight in weights.items():
+            site.weigh(entity, weight, limits={"": weight})
+    for entity, number, memory, claims in moves:
+        for site in (fresh, kept):
+            site.submit(entity, number, memory=memory)
+        for turn in range(claims):
+            jobs = fresh.claim(), kept.claim(runners[turn % 2])
+            assert len({job and (job.entity, job.lane) for job in jobs}) == 1
+            for site, job in zip((fresh, kept), jobs, strict=True):
+                if job is not None and turn % 2:
+                    site.end(job)
 
 
 def test_jobs_from_before_entities_had_shares_are_claimed(memory: Queue) -> None:

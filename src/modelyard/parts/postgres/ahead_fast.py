@@ -67,11 +67,15 @@ class _Ended(BaseException):
 
 
 def read_ahead(
-    batch: Batch, plans: Mapping[type, RecordPlan], steps: Sequence[Callable[[Tx], Any]], now: Callable[[], float]
+    batch: Batch,
+    plans: Mapping[type, RecordPlan],
+    steps: Sequence[Callable[[Tx], Any]],
+    now: Callable[[], float],
+    rounds: int = _ROUNDS,
 ) -> None:
     """Fetch what these steps will ask for, so far as that can be found out."""
     tried = [*steps]
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         asked: dict[Statement, RecordPlan] = {}
         tried = [step for step in tried if _ask(partial(step, PostgresTx(plans, _Trial(batch), now)), asked)]
         if len(asked) < 2:

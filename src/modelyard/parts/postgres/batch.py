@@ -212,6 +212,13 @@ class Batch:
         self.wire.extend(self._statements())
         self._writes, self._last, self._merged = {}, {}, {}
 
+    def renew(self) -> None:
+        """Send the writes of the steps before, and forget what was read ahead and may not hold after them."""
+        if self._touched:
+            self.send()
+            self._touched.clear()
+            self.ahead.clear()
+
     def _number_locks(self) -> list[Statement]:
         """Return the statements that lock the numbers of added records, where other steps run at the same time.
 

@@ -5,13 +5,13 @@ held until the commit, after which its effects can be seen.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
 from modelyard.parts.postgres.pages import Statement
 from modelyard.parts.postgres.values import array_of_integers, escape
-from modelyard.protocols import Domain, DomainStep
+from modelyard.protocols import Domain, DomainStep, Tx
 from modelyard.stores.pending_steps import PendingStep
 
 LOCK = "SELECT pg_advisory_xact_lock($1)"
@@ -52,6 +52,11 @@ def domains_of(group: Iterable[PendingStep[Any]]) -> set[Domain] | None:
             return None
         domains.update(step.domains)
     return domains if len(domains) <= _MOST_DOMAINS else None
+
+
+def asks_of(step: Callable[[Tx], Any]) -> Sequence[Callable[[Tx], Any]]:
+    """Return what a step has announced that it asks for."""
+    return step.asks if isinstance(step, DomainStep) else ()
 
 
 def lock_statement(schema: str, domains: set[Domain] | None) -> Statement:

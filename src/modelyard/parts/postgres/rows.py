@@ -190,14 +190,15 @@ class RecordPlan:
         """
         listing, companion = self.listings[index], self.companion
         page, values = listing.page(self.selected, listing.where.accept(where), None, 1, False)
-        first = f"({page} OFFSET ${len(values) + 1} FOR UPDATE SKIP LOCKED) AS first"
+        start = f"OFFSET ${len(values) + 1} " if offset else ""
+        first = f"({page} {start}FOR UPDATE SKIP LOCKED) AS first"
         taken, also = f"first.*, {self._domain_lock}", ""
         if companion is not None:
             (key,) = companion.record.key
             taken += "".join(f', also."{name}"' for name in companion._names)
             one = f'SELECT * FROM {companion.table} WHERE "{key}" = {self._domain} FOR UPDATE SKIP LOCKED'
             also = f"LEFT JOIN LATERAL ({one}) AS also ON true"
-        return f"SELECT {taken} FROM {first} {also}", (*values, offset)
+        return f"SELECT {taken} FROM {first} {also}", (*values, offset) if offset else values
 
     def restore(self, records: Sequence[object]) -> Statement:
         """Return the statement that stores records with the numbers that they have, but for those that are there."""

@@ -21,7 +21,7 @@ from modelyard.parts.postgres.ahead_fast import read_ahead
 from modelyard.parts.postgres.batch import Batch
 from modelyard.parts.postgres.connections import Connector
 from modelyard.parts.postgres.errors import TRANSIENT, to_store_error
-from modelyard.parts.postgres.locks import domains_of, lock_statement
+from modelyard.parts.postgres.locks import asks_of, domains_of, lock_statement
 from modelyard.parts.postgres.notices import Notices
 from modelyard.parts.postgres.rows import RecordPlan
 from modelyard.parts.postgres.schema import COMMITS
@@ -146,9 +146,13 @@ class GroupWriter:
         opening = lock_statement(self._schema, domains)
         wire = self._wire = Wire(self._connection, self._connector.begin(self._connection), opening)
         batch = Batch(wire, alone=domains is None)
-        if len(group) > 1:
-            read_ahead(batch, self._plans, [call.step for call in group], self._now)
+        unknown = [call.step for call in group if not asks_of(call.step)]
+        if len(unknown) > 1:
+            read_ahead(batch, self._plans, unknown, self._now)
         for call in group:
+            if asks := asks_of(call.step):
+                batch.renew()
+                read_ahead(batch, self._plans, asks, self._now, rounds=1)
             self._attempt(call, batch, careful)
         seconds = self._commit(batch, any(map(_is_durable, group)))
         _settle(group)

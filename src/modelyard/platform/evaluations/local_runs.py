@@ -12,7 +12,7 @@ from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.evaluation.running_totals import ProgressReporter, RunningTotals
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind, JobProgress
-from modelyard.errors import LeaseLost, NotFound, StoreBusy
+from modelyard.errors import InvalidInput, LeaseLost, NotFound, StoreBusy
 from modelyard.platform.evaluations.job import INTERRUPTED, evaluate
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.resume import abandoned_job, callables_for, find_job, reclaim, requeue
@@ -39,7 +39,9 @@ def run_here(
     stop: Callable[[], bool] = never,
 ) -> EvaluationRun:
     """Store a new run and its job, claimed by this process, and do the work; or wait for its shards. Returns the run.
-    Raises `RateLimited`, `LeaseLost`, and `NotFound` if the run was deleted meanwhile."""
+    Raises `RateLimited`, `LeaseLost`, `InvalidInput`, and `NotFound` if the run was deleted meanwhile."""
+    if spec.shards < 2 and (spec.job.rank or spec.job.accelerators or spec.job.memory):
+        raise InvalidInput.at("needs", msg="this run is here and now; give shards, or submit it, for workers to run it")
     if spec.more:
         spec.store(spec.add)
         _announce(runtime, (spec.job, *spec.more))

@@ -9,7 +9,7 @@ from functools import cache, partial
 import attrs
 
 from modelyard.clock import backoff
-from modelyard.domain.job import JOB, TENANT, Claim, Job, JobProgress, Needs, QueueState
+from modelyard.domain.job import JOB, Claim, Demand, Job, JobProgress, Needs, QueueState
 from modelyard.domain.record import truncate_for_storage
 from modelyard.domain.worker import Capacity
 from modelyard.errors import (
@@ -42,7 +42,7 @@ from modelyard.platform.jobs.claims import (
 from modelyard.platform.jobs.expired_claims import ExpiredClaims
 from modelyard.platform.jobs.job_type import JobType, JobTypes
 from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, hold_back, requeue, requeue_after_fault
-from modelyard.platform.jobs.shares import ClaimJob, Fits, choose, take_turn, virtual_time
+from modelyard.platform.jobs.shares import Claimed, ClaimJob, Fits, claim_in_turn
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import process_here
@@ -80,6 +80,7 @@ class Runner:
         self._capacity = capacity
         self.claimant: Claimant = Claimant(self.id, process_here(), alone, isolates=isolates)
         self._claimed: dict[Claim, ClaimedJob] = {}
+        self._served: tuple[str | None, Demand | None] = None, None
         self._unsettled: dict[Claim, End] = {}
         self._faults, self._paused_until = 0, 0.0
         self.doubts_artifacts: bool = False
@@ -116,30 +117,25 @@ class Runner:
         claim_it = partial(claim, claimant=attrs.evolve(self.claimant, suspects=suspects), now=now)
         if lane is not None:
             return self._begin(self._claim_first(lane, fits, claim_it))
-        found, again = None, True
-        while again:
-            entity, ready = choose(self.runtime.store, fits)
-            self.ready = frozenset(ready)
-            if entity is None:
-                return None
-            earliest = self.runtime.store.read(virtual_time)
-            take = partial(take_turn, entity=entity, fits=fits, earliest=earliest, claim=claim_it)
-            # A claim that the crash of a database server undoes has done nothing.
-            found, again = self.runtime.store.transact(DomainStep(take, [(TENANT, entity)]), durable=False)
+        last, guess = self._served
+        found, demand, ready = claim_in_turn(self.runtime.store, fits, claim_it, guess)
+        self.ready = frozenset(ready)
+        entity = demand.entity if demand is not None and found is not None else None
+        self._served = entity, demand if entity is not None and entity == last else None
         return self._begin(found)
 
-    def _claim_first(self, lane: str, fits: Fits, claim: ClaimJob) -> tuple[Job, JobProgress] | None:
+    def _claim_first(self, lane: str, fits: Fits, claim: ClaimJob) -> Claimed | None:
         ready = self.runtime.store.read(lambda snapshot: ready_in_lane(snapshot, lane))
         if ready is None or not fits(ready.needs):
             return None
 
-        def step(tx: Tx) -> tuple[Job, JobProgress] | None:
+        def step(tx: Tx) -> Claimed | None:
             job = tx.take(Job, "by_lane", lane, QueueState.READY)
             return claim(tx, job=job if job is not None and job.needs == ready.needs else None)
 
         return self.runtime.store.transact(DomainStep(step, ()), durable=False)
 
-    def _begin(self, found: tuple[Job, JobProgress] | None) -> ClaimedJob | None:
+    def _begin(self, found: Claimed | None) -> ClaimedJob | None:
         if found is None or claim_of(found[1]) in self._claimed:  # it runs: that it was claimed had been undone
             return None
         announce(self.runtime, found[0])

@@ -5,20 +5,22 @@ worker. A claim reads the first `Demand` of each needs, however many entities an
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import attrs
 
-from modelyard.domain.job import MIXED, Demand, Job, JobProgress, Needs, QueueState, Tenant
+from modelyard.domain.job import MIXED, TENANT, Demand, Job, JobProgress, Needs, QueueState, Tenant
 from modelyard.domain.record import KEY
 from modelyard.domain.worker import MOST
 from modelyard.platform.listing import Cursor
 from modelyard.platform.paging import cursor_at
-from modelyard.protocols import Snapshot, Store, Tx
+from modelyard.protocols import DomainStep, Snapshot, Store, Tx
 
 Fits = Callable[[Needs], bool]
 """Whether a worker can run a job with these needs now. If so, it can run one that needs less."""
 
-ClaimJob = Callable[..., tuple[Job, JobProgress] | None]
+Claimed = tuple[Job, JobProgress]
+ClaimJob = Callable[..., Claimed | None]
 
 READY = "jobs/ready"
 
@@ -48,7 +50,7 @@ def announce_ready(tx: Tx, entity: str, needs: Needs) -> None:
 
 def announce_freed(tx: Tx, entity: str) -> None:
     """Announce that a claimed job of an entity has ended or was given back: if it is limited, another one may run."""
-    tenant = tx.find(Tenant, KEY, entity)
+    tenant = _tenant(tx, entity)
     if tenant is not None and tenant.limits:
         announce_all(tx, entity)
 
@@ -75,7 +77,7 @@ def _demand(tx: Tx, entity: str, needs: Needs) -> bool:
     exact, mixed = (needs.accelerators, needs.memory), (MIXED, MIXED)
     if tx.find(Demand, KEY, entity, needs.kind, needs.base_model, *exact) is not None:
         return True
-    tenant = tx.find(Tenant, KEY, entity)
+    tenant = _tenant(tx, entity)
     if tenant is None:
         tenant = Tenant(entity)
         tx.add(tenant)
@@ -100,7 +102,7 @@ def is_full(snapshot: Snapshot, tenant: Tenant, kind: str) -> bool:
 
 def limit_reached(snapshot: Snapshot, entity: str, kind: str) -> str | None:
     """Return what a ready job of an entity waits for if no other one of its kind may run, in words."""
-    tenant = snapshot.find(Tenant, KEY, entity)
+    tenant = _tenant(snapshot, entity)
     full = tenant is not None and is_full(snapshot, tenant, kind)
     return f"a running job of {entity!r} to end: it has as many as its share allows" if full else None
 
@@ -114,28 +116,32 @@ def virtual_time(snapshot: Snapshot) -> int:
     return latest[0][0] if latest else 0
 
 
-def choose(store: Store, fits: Fits) -> tuple[str | None, set[Needs]]:
-    """Choose the entity that is furthest behind of those with a job that fits. Return what other ready jobs need too:
+def choose(read: Callable[[Callable[[Snapshot], Any]], Any], fits: Fits) -> tuple[Demand | None, set[Needs]]:
+    """Choose the demand that is furthest behind of those with a job that fits. Return what other ready jobs need too:
     of each kind and model, some. Each page is a read of its own, which PostgreSQL answers in one round trip."""
     best: Demand | None = None
     seen: set[Needs] = set()
     group: Needs | None = None
     after: Cursor | None = None
-    while page := store.read(lambda snapshot: snapshot.page(Demand, "by_turn", after=after, limit=PAGE)):  # noqa: B023
+    while page := read(partial(_by_turn, after=after)):
         for demand in page:
             seen.add(demand.needs)
             if demand.needs == group or not fits(demand.needs):
                 continue
             if best is not None and best.turn <= demand.turn:
                 group = demand.needs
-            elif not demand.mixed or store.read(partial(first_jobs, demand=demand, fits=fits)):
+            elif not demand.mixed or read(partial(first_jobs, demand=demand, fits=fits)):
                 group, best = demand.needs, demand
         if len(page) < PAGE:
             break
         last = page[-1]
         passes = last.mixed and group != last.needs and fits(last.needs)  # the next of these may have one that fits
         after = cursor_at(Demand, "by_turn", last) if passes else (*_beyond(last.needs, fits), -1, "")
-    return None if best is None else best.entity, seen
+    return best, seen
+
+
+def _by_turn(snapshot: Snapshot, after: Cursor | None = None) -> list[Demand]:
+    return snapshot.page(Demand, "by_turn", after=after, limit=PAGE)
 
 
 def _beyond(needs: Needs, fits: Fits) -> tuple[object, ...]:
@@ -188,12 +194,51 @@ def demands_of(snapshot: Snapshot, entity: str) -> Sequence[Demand]:
     return snapshot.page(Demand, "by_entity", entity, limit=_ALL_DEMANDS)
 
 
-def take_turn(
-    tx: Tx, entity: str, fits: Fits, earliest: int, claim: ClaimJob
-) -> tuple[tuple[Job, JobProgress] | None, bool]:
-    """Claim the first job of an entity that fits, and move the entity on in virtual time, which is `earliest` now.
-    Without a claim, return whether its demands have changed, so that another entity is to be chosen."""
-    tenant, demands = tx.find(Tenant, KEY, entity), demands_of(tx, entity)
+def claim_in_turn(
+    store: Store, fits: Fits, claim: ClaimJob, guess: Demand | None = None
+) -> tuple[Claimed | None, Demand | None, set[Needs]]:
+    """Claim the first job of the entity that is next. Return it, the demand that was chosen, and what ready jobs need.
+    A `guess` of that demand saves a question if it is right: the step that claims checks it."""
+    found: Claimed | None = None
+    if guess is None:
+        best, seen = choose(store.read, fits)
+    else:
+        check = partial(_take_if_next, guess=guess, fits=fits, claim=claim)
+        asks = [*asks_of_turn(guess), _by_turn]
+        found, best, seen = store.transact(DomainStep(check, [(TENANT, guess.entity)], asks), durable=False)
+    while found is None and best is not None:
+        take = partial(take_turn, entity=best.entity, fits=fits, claim=claim)
+        # A claim that the crash of a database server undoes has done nothing.
+        found, again = store.transact(DomainStep(take, [(TENANT, best.entity)], asks_of_turn(best)), durable=False)
+        if not again:
+            break
+        best, seen = choose(store.read, fits)
+    return found, best, seen
+
+
+def _take_if_next(
+    tx: Tx, guess: Demand, fits: Fits, claim: ClaimJob
+) -> tuple[Claimed | None, Demand | None, set[Needs]]:
+    best, seen = choose(lambda query: query(tx), fits)
+    is_next = best is not None and best.entity == guess.entity
+    return (take_turn(tx, guess.entity, fits, claim)[0] if is_next else None), best, seen
+
+
+def asks_of_turn(demand: Demand) -> list[Callable[[Tx], object]]:
+    """Return the questions of a claim of a job with this demand, each of one statement."""
+    needs = [] if demand.mixed else [demand.needs]
+    take = partial(take_ready, entity=demand.entity, needs=needs)
+    return [partial(_tenant, entity=demand.entity), partial(demands_of, entity=demand.entity), virtual_time, take]
+
+
+def _tenant(snapshot: Snapshot, entity: str) -> Tenant | None:
+    return snapshot.find(Tenant, KEY, entity)
+
+
+def take_turn(tx: Tx, entity: str, fits: Fits, claim: ClaimJob) -> tuple[Claimed | None, bool]:
+    """Claim the first job of an entity that fits, and move the entity on in virtual time. Without a claim, return
+    whether its demands have changed, so that another entity is to be chosen."""
+    tenant, demands = _tenant(tx, entity), demands_of(tx, entity)
     if tenant is None:
         return None, False
     allowed = [one for one in demands if not (tenant.limits and is_full(tx, tenant, one.kind))]
@@ -202,7 +247,7 @@ def take_turn(
         return None, _forget(tx, tenant, demands)
     claimed = claim(tx, job=job)
     if claimed is not None:
-        taken = max(tenant.turn, earliest)
+        taken = max(tenant.turn, virtual_time(tx))
         tenant = attrs.evolve(tenant, taken=taken, turn=taken + STRIDE // tenant.weight)
         tx.replace(tenant)
         for demand in demands:
