@@ -1,8 +1,8 @@
 """The moments in the life of a worker: each call of a port is numbered, and anything may happen at any of them.
 
 `commit 3 inside` is the end of the third durable step, before its transaction commits; `commit 3 after` is after the
-commit. `beat` is the same for steps that need not be durable. `put 1 half` is the middle of writing an artifact;
-`remove`, `train` (before an item is made) and `observe` need no more words.
+commit; a claim counts as one. `beat` is the same for other steps that need not be durable. `put 1 half` is the middle
+of writing an artifact; `remove`, `train` (before an item is made) and `observe` need no more words.
 """
 
 import json
@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import Any
 
+from modelyard.domain.job import Job
 from modelyard.errors import ModelyardError
 from modelyard.protocols import ArtifactStore, Store, StoredArtifact, TrainContext, Trainer, TrainItem, Tx
 
@@ -72,6 +73,13 @@ class Moments:
         self.leaving.wait()
 
 
+def claims(result: Any) -> bool:
+    """Whether a step with this result has claimed a job: alone, or with what was seen of the queue."""
+    while isinstance(result, tuple) and result:
+        result = result[0]
+    return isinstance(result, Job)
+
+
 class WatchedStore:
     """A store whose steps are moments. Tells of every step that was refused."""
 
@@ -82,10 +90,12 @@ class WatchedStore:
         return getattr(self._store, name)
 
     def transact(self, step: Callable[[Tx], Any], durable: bool = True) -> Any:
-        call = self._moments.number("commit" if durable else "beat")
+        call = ""
 
         def watched(tx: Tx) -> Any:
+            nonlocal call
             result = step(tx)
+            call = call or self._moments.number("commit" if durable or claims(result) else "beat")
             self._moments.at(f"{call} inside")
             return result
 

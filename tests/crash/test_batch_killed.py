@@ -15,8 +15,8 @@ pytestmark = pytest.mark.crash
 
 LINES = 130
 MOMENTS = [
-    *(f"commit {number} after" for number in range(1, 5)),
-    *(f"commit {number} inside" for number in range(1, 6)),
+    *(f"commit {number} after" for number in range(1, 6)),
+    *(f"commit {number} inside" for number in range(1, 7)),
     *(f"put {number} {place}" for number in range(1, 7) for place in ("half", "after")),
     *(f"beat {number} after" for number in (1, 20, 60, 100)),
 ]
