@@ -6,13 +6,7 @@ from datetime import datetime
 
 import attrs
 
-from modelyard.domain.job import (
-    Claim,
-    Job,
-    JobProgress,
-    JobStatus,
-    QueueState,
-)
+from modelyard.domain.job import Claim, Job, JobProgress, JobStatus, QueueState
 from modelyard.platform.jobs.claims import Claimant
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.queue import WorkerLoss, crash, requeue
