@@ -80,7 +80,7 @@ def claim(tx: Tx, claimant: Claimant, now: datetime, job: Job | None) -> tuple[J
         status=JobStatus.RUNNING,
         place=QueueState.CLAIMED,
         handle="",
-        held_back="",
+        held_back=job.held_back if job.refusals else "",
         not_before=None,
         attempts=job.attempts + 1,
         started_at=job.started_at or time,
