@@ -113,8 +113,8 @@ class JobCluster(Protocol):
         ...
 
     def executor(self, factory: str, arguments: Sequence[str], python: str, log: str) -> "Executor":
-        """Return what runs jobs there: `factory` and its `arguments` open the platform, with this `python`. `log` is how
-        each job logs, "text" or "json"."""
+        """Return what runs jobs there: `factory` and its `arguments` open the platform, with this `python`. Their logs
+        have the form `log`, "text" or "json"."""
         ...
 
 
