@@ -22,7 +22,9 @@ ROWS = [{"prompt": f"say {n}", "expected": f"say {n}"} for n in range(30)]
 STEPS = 200
 PATIENCE = 60.0
 FAILED, SUCCEEDED = re.compile("failed|cancel"), re.compile("succeeded|complete'")
-EXPECTED = {429, 502, 503}
+EXPECTED = {429, 503}
+BACKEND_AWAY = 502, "backend_error"
+"""What a request is answered for the model that another server serves, and no other request."""
 JSON = "application/json"
 
 
@@ -95,7 +97,7 @@ class Caller:
         if reply.status == 503:
             time.sleep(0.1)
         later = reply.status != 503 or int(reply.headers.get("retry-after", 0)) >= 1
-        if not (200 <= reply.status < 300 or reply.status in EXPECTED) or not later:
+        if not (200 <= reply.status < 300 or reply.status in EXPECTED or _is_of_backend(reply, body)) or not later:
             self.seen.broken.append(f"{method} {path} was answered {reply}")
         return reply
 
@@ -241,3 +243,9 @@ class Caller:
             reply = self.send("GET", path)
             if reply is None or reply.status != 200 or content not in (None, reply.raw):
                 self.seen.broken.append(f"{path} was acknowledged, and is read as {reply and reply.status}")
+
+
+def _is_of_backend(reply: Reply, body: Any) -> bool:
+    if not isinstance(body, dict) or body.get("model") != "served" or reply.status != BACKEND_AWAY[0]:
+        return False
+    return json.loads(reply.raw)["error"]["code"] == BACKEND_AWAY[1]
