@@ -65,13 +65,14 @@ class DashboardPage:
     """A page or an action of the dashboard: a method, a path with names in braces, and what answers it.
 
     `answer` takes a `modelyard.parts.dashboard.view.View` and returns a page or where to go. A page with a `label` is
-    in the navigation.
+    in the navigation of each such view for which it `is_shown`.
     """
 
     method: str
     path: tuple[str, ...]
     answer: Callable[[Any], Any]
     label: str = ""
+    is_shown: Callable[[Any], bool] = lambda view: True
 
 
 class DefaultEngine(Protocol):
