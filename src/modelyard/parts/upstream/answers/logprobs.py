@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import TokenLogprob, token_bytes, trimmed
-from modelyard.parts.upstream.answers.values import count_of, list_of, logprob_of, object_of, string_of
+from modelyard.parts.upstream.answers.values import count_of, list_of, logprob_of, object_of, objects_of, string_of
 
 
 def read_token_ids(choice: Mapping[str, Any]) -> tuple[int, ...]:
@@ -26,7 +26,7 @@ def read_ids(value: Any) -> tuple[int, ...]:
 def read_logprobs(value: Any) -> tuple[TokenLogprob, ...]:
     """Read the log-probabilities of a choice: a list of entries, or of tokens and their numbers apart."""
     data = object_of(value)
-    entries = list_of(data.get("content")) or list_of(data.get("refusal"))
+    entries = objects_of(list_of(value)) or list_of(data.get("content")) or list_of(data.get("refusal"))
     return tuple(map(_sampled, entries or _apart(data)))
 
 
