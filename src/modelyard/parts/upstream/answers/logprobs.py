@@ -7,7 +7,16 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import TokenLogprob, token_bytes, trimmed
-from modelyard.parts.upstream.answers.values import count_of, list_of, logprob_of, object_of, objects_of, string_of
+from modelyard.parts.upstream.answers.values import (
+    count_of,
+    list_of,
+    logprob_of,
+    object_of,
+    objects_of,
+    size_of,
+    string_of,
+    tokens_of,
+)
 
 
 def read_token_ids(choice: Mapping[str, Any]) -> tuple[int, ...]:
@@ -109,6 +118,11 @@ class TokensOfText:
         entries, ids = self.entries[:count], self.ids[:count]
         self.text, self.entries, self.ids = self.text[len(text) :], self.entries[count:], self.ids[count:]
         return text, entries, ids if not entries or len(ids) == len(entries) else ()
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that wait: those that are shown, else by the bytes of their text."""
+        return max(len(self.entries), len(self.ids)) or tokens_of(size_of(self.text))
 
     def __bool__(self) -> bool:
         return bool(self.text or self.entries or self.ids)

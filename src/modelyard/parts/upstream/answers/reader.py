@@ -247,8 +247,8 @@ class _ChoiceReader:
 
     @property
     def estimate(self) -> int:
-        """The tokens of the choice: those that were shown, and the others by the bytes of their text."""
-        return self.shown + self.estimated
+        """The tokens of the choice: those that were shown, and others by the bytes of their text, which may wait."""
+        return self.shown + self.estimated + self._held.tokens
 
     def count(self, size: int) -> int:
         """Return the tokens of the next piece of text, by its bytes: so many that all together make the estimate."""
@@ -329,12 +329,13 @@ class _ChoiceReader:
         """Return what still waits for its other half, for its name or for its details."""
         reasoning, content, calls = self._reasoning.end(), self._content.end(), self._calls.end()
         is_first = not self._has_passed
-        held, entries, ids = self._held.end()
+        held = self._held.text
+        if is_first and (held or content or reasoning):
+            self._check_details(self._held.entries, self._held.ids)
+        _, entries, ids = self._held.end()
         content = held + content
         if self.reason is FinishReason.STOP:
             entries = fitting(entries, content)
-        if is_first and (content or reasoning):
-            self._check_details(entries, ids)
         found = Delta(content, 0, self.index, None, entries, ids, reasoning=reasoning)
         deltas = [found] if content or reasoning or entries or ids else []
         deltas += [Delta(index=self.index, tool_call=call) for call in calls]
