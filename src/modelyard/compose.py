@@ -24,17 +24,7 @@ from modelyard.platform.opened_with import Lifetime
 from modelyard.platform.platform import Platform
 from modelyard.platform.runtime import Runtime, Settings
 from modelyard.platform.usage import booking
-from modelyard.protocols import (
-    ArtifactStore,
-    AsyncBackend,
-    Backend,
-    Clock,
-    Ids,
-    Observer,
-    Randomness,
-    Store,
-    Trainer,
-)
+from modelyard.protocols import ArtifactStore, AsyncBackend, Backend, Clock, Ids, Observer, Randomness, Store, Trainer
 from modelyard.stores import schema_changes, sqlite
 from modelyard.stores.memory import MemoryStore
 

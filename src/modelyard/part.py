@@ -113,8 +113,9 @@ class JobCluster(Protocol):
         """Raise `ClusterError` if it is not there, or refuses."""
         ...
 
-    def executor(self, factory: str, arguments: Sequence[str], python: str) -> "Executor":
-        """Return what runs jobs there: `factory` and its `arguments` open the platform, with this `python`."""
+    def executor(self, factory: str, arguments: Sequence[str], python: str, log: str) -> "Executor":
+        """Return what runs jobs there: `factory` and its `arguments` open the platform, with this `python`. Their logs
+        have the form `log`, "text" or "json"."""
         ...
 
 
