@@ -217,13 +217,13 @@ def standard_parts() -> Sequence[Part]:
     return found
 
 
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:)/|:memory:$")
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:)/|file:|:memory:$|\s*$")
 
 
 def meant_as_address(path: object) -> str | None:
-    """Return how the address begins that this string is, or is meant as ("s3:/bucket"); None for the path of a file."""
+    """Return how the address begins that this string is, or is meant as ("s3:/bucket"; "" is none); None for a path."""
     found = _ADDRESS.match(path) if isinstance(path, str) else None
-    return None if found is None else found[1] or found[0]
+    return None if found is None else found[1] or found[0].strip() or "''"
 
 
 def refuse_address(path: object, wanted: str) -> None:
