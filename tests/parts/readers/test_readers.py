@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from example_counts import examples
 from modelyard import Platform, open_platform
 from modelyard.cli import main
@@ -134,7 +135,7 @@ UNCLEAR = {
 }
 
 
-@pytest.mark.parametrize(("row", "why"), [*UNCLEAR.values()], ids=[*UNCLEAR])
+@each_case(("row", "why"), [*UNCLEAR.values()], ids=[*UNCLEAR])
 def test_what_is_unclear_is_refused_by_name(row: Any, why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         READ.of(row)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from example_counts import examples
 from modelyard.domain.embedding import EmbeddingRequest, EmbeddingResult
 from modelyard.errors import InvalidInput
@@ -49,7 +50,7 @@ def test_a_request_is_read_as_it_is_written_for_another_server(given: Any, dimen
     assert read_embeddings(json.loads(embeddings_request(request, "m", dimensions))).request == request
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "loc"),
     [
         ("", ("input",)),
@@ -89,7 +90,7 @@ def test_unknown_parameters_and_bounds_are_named() -> None:
         assert [problem.loc for problem in refused.value.problems] == [tuple(wrong)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "answer",
     [
         {},
@@ -108,7 +109,7 @@ def test_a_malformed_answer_of_a_server_is_refused(answer: Any) -> None:
         read_answer(answer, 1)
 
 
-@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": -1}, {"prompt_tokens": None}, {"prompt_tokens": 0}])
+@each_case("usage", [None, {}, {"prompt_tokens": -1}, {"prompt_tokens": None}, {"prompt_tokens": 0}])
 def test_a_usage_without_counts_is_none(usage: Any) -> None:
     assert read_answer({"data": [{"index": 0, "embedding": [1.0]}], "usage": usage}, 1).tokens is None
 
