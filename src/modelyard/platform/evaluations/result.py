@@ -24,7 +24,7 @@ from modelyard.platform.paging import cursor_at, iter_index_live
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 from modelyard.report.evaluations.run import RunReport
-from modelyard.report.numbers import ref_text
+from modelyard.report.numbers import model_text, ref_text
 from modelyard.report.table import printable
 from modelyard.report.terminal import Show, progress_bar
 
@@ -192,6 +192,6 @@ def reporting(progress: Progress, run: EvaluationRun) -> Iterator[ProgressReport
 @contextmanager
 def _bar(run: EvaluationRun) -> Iterator[Show]:
     """Show a bar without the rate among its numbers: the bar shows a rate itself."""
-    label = printable(f"{ref_text(run.model)} on {ref_text(run.evaluation)}")
+    label = printable(f"{model_text(run)} on {ref_text(run.evaluation)}")
     with progress_bar(label, "row") as show:
         yield lambda done, total, known: show(done, total, {name: known[name] for name in known if name != RATE})
