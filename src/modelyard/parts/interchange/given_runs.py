@@ -1,5 +1,6 @@
 """A run that was made elsewhere, kept as a run here: its answers and scores, as they are."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -13,11 +14,12 @@ import attrs
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.aggregate import aggregate_means, run_summary
+from modelyard.domain.evaluation.objects import ObjectRef, RefKind
 from modelyard.domain.evaluation.run import EvaluationRun, Prediction, RunState, Score
 from modelyard.domain.evaluation.scorers import checked_score
 from modelyard.domain.record import EMPTY, truncate_for_storage
 from modelyard.formats.json import as_json
-from modelyard.platform.evaluations.stored_run import StoredRun
+from modelyard.platform.evaluations.stored_run import StoredRun, scores_of
 from modelyard.platform.paging import get_or_none, iter_columns
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
@@ -66,13 +68,18 @@ class GivenRun:
     reason: str = ""
 
 
+def scorer_ref(place: tuple[str, str], name: str, version: str | None = None) -> str:
+    """Return the reference of a scorer, by its name as it is, as far as a reference can have it."""
+    return str(ObjectRef(*place, RefKind.OP, re.sub(r"[^\w.-]", "_", name)[:128] or "scorer", version))
+
+
 def derived_id(*parts: str) -> str:
     """Return the same id for the same parts, so that what is given twice is kept once."""
     return str(uuid5(NAMESPACE_URL, "\n".join(("modelyard", *parts))))
 
 
 def keep_run(runtime: Runtime, given: GivenRun, answers: Iterable[GivenAnswer]) -> EvaluationRun:
-    """Keep a run with its answers, and end it. Answers that it has already stay as they are, so that more may come."""
+    """Keep a run with its answers, and end it. Given again, it gets what it lacks."""
     runtime.require_room()
     runtime.store.transact(partial(_begin, given))
     known = iter_columns(runtime, Prediction, ("row_digest", "id"), "by_row", given.id)
@@ -92,13 +99,30 @@ def _begin(given: GivenRun, tx: Tx) -> None:
 
 def _add(some: Sequence[tuple[Prediction, Sequence[Score]]], before: Counter[str], tx: Tx) -> Counter[str]:
     trials = before.copy()
-    for prediction, scores in some:
-        if get_or_none(tx, Prediction, prediction.id) is None:
-            trial = trials[prediction.row_digest]
-            trials[prediction.row_digest] += 1
-            tx.add(attrs.evolve(prediction, trial=trial))
-            tx.add_all([attrs.evolve(score, trial=trial) for score in scores])
+    for new, scores in some:
+        old = get_or_none(tx, Prediction, new.id)
+        if old is None:
+            tx.add(attrs.evolve(new, trial=trials[new.row_digest]))
+            tx.add_all([attrs.evolve(score, trial=trials[new.row_digest]) for score in scores])
+            trials[new.row_digest] += 1
+        elif old.row_digest == new.row_digest:
+            _complete(tx, old, new, scores)
     return trials
+
+
+def _complete(tx: Tx, old: Prediction, new: Prediction, scores: Sequence[Score]) -> None:
+    """Replace what is known of an answer by what is known now."""
+    known = {score.id: score for score in scores_of(tx, old)}
+    for score in scores:
+        before = known.pop(score.id, None)
+        placed = attrs.evolve(score, trial=old.trial)
+        if before is None:
+            tx.add(placed)
+        else:
+            tx.replace(attrs.evolve(placed, seq=before.seq))
+    for gone in known:
+        tx.remove(Score, gone)
+    tx.replace(attrs.evolve(new, trial=old.trial, seq=old.seq))
 
 
 def _end(runtime: Runtime, given: GivenRun, summary: Mapping[str, Any], tx: Tx) -> EvaluationRun:

@@ -6,7 +6,7 @@ from modelyard.domain.evaluation.objects import ObjectRef, RefKind, object_id
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput
-from modelyard.parts.interchange.given_runs import GivenRun, derived_id, keep_run
+from modelyard.parts.interchange.given_runs import GivenRun, derived_id, keep_run, scorer_ref
 from modelyard.parts.interchange.inspect_logs import read_log
 from modelyard.parts.interchange.written_logs import write_log
 from modelyard.platform.evaluations.result import AnyRun, run_id_of
@@ -39,7 +39,7 @@ class InspectLogs:
         place = named_place(self._runtime, self._principal, entity, project)
         log = read_log(path)
         began, ended = log.times()
-        refs = {name: str(ObjectRef(*place, RefKind.OP, object_id(name) or "scorer")) for name in log.scorers}
+        refs = {name: scorer_ref(place, name) for name in log.scorers}
         given = GivenRun(
             derived_id("inspect", *place, log.digest),
             *place,
