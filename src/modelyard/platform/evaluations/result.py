@@ -7,6 +7,7 @@ from itertools import islice
 
 import attrs
 
+from modelyard import report
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.filters import scorer_keys
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome, Prediction, RowResult, RunState, Score
@@ -47,7 +48,10 @@ class Rows:
         self._runtime, self._run, self._keep = runtime, run, keep
 
     def __repr__(self) -> str:
-        return f"<Rows of run {self._run.id}>"
+        return f"<{len(self)} rows of run {self._run.id}>"
+
+    def _repr_html_(self) -> str:
+        return report.rows_table(self)
 
     def __iter__(self) -> Iterator[RowResult]:
         return self.since(0)
