@@ -2,7 +2,6 @@
 
 import getpass
 import json
-import os
 import re
 import sys
 import time
@@ -166,14 +165,19 @@ def _opened_with_parts(store: StoreName) -> Platform:
 
 def opened_or_empty(store: StoreName) -> AbstractContextManager[Platform]:
     """Open the platform in `store` or, where there is none yet, one in memory: no file is made."""
-    missing = (
-        named_factory() is None and isinstance(store, Path) and store.parent.is_dir() and not os.path.lexists(store)
-    )
-    if not missing:
+    if named_factory() is not None or not isinstance(store, Path) or not _is_missing(store):
         return opened(store)
     if store != DEFAULT_STORE:
         click.echo(f"there is no store at {store}: this is without one", err=True)
     return open_platform(parts=parts_of(click.get_current_context()))
+
+
+def _is_missing(store: Path) -> bool:
+    try:
+        store.lstat()
+    except OSError as wrong:  # such as a name that is too long
+        return isinstance(wrong, FileNotFoundError) and store.parent.is_dir()
+    return False
 
 
 def in_own_name(platform: Platform) -> Platform:
