@@ -208,6 +208,7 @@ TIES = {
     ("sweeps", "datasets"): "held-out rows are split from the others",
     ("sweeps", "reports"): "tables and plots are drawn with its elements",
     ("tinker", "completions"): "sampling continues prompts of token ids",
+    ("traces", "interchange"): "evaluations that a program traces are runs",
     ("traces", "batches"): "files come in forms there, too",
     ("traces", "uploads"): "one client begins with the same GraphQL",
     ("traffic", "batches"): "kept rows are written in parts, as the lines of a batch are",
