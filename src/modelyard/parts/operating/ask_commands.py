@@ -5,10 +5,20 @@ import sys
 
 import click
 
-from modelyard.cli.terminal import DEFAULT_STORE, StoreName, json_option, opened, opened_or_empty, show, store_option
+from modelyard.cli.terminal import (
+    DEFAULT_STORE,
+    StoreName,
+    json_option,
+    named_factory,
+    opened,
+    opened_or_empty,
+    show,
+    store_option,
+)
 from modelyard.domain.completion import Message, Role
 from modelyard.formats.chat.bounds import is_unicode
 from modelyard.formats.converter import unstructure
+from modelyard.parts.asked_models import is_named_like_a_hub, offer_named
 from modelyard.platform.chat.request import ChatOptions
 from modelyard.report.table import printable
 
@@ -32,7 +42,10 @@ def ask(
     seed: int | None,
     as_json: bool,
 ) -> None:
-    """Ask MODEL for one completion, shown as it is made. Without PROMPT, it is read from standard input."""
+    """Ask MODEL for one completion, shown as it is made. Without PROMPT, it is read from standard input.
+
+    A model in the cache of a hub is asked by its name, as in org/name.
+    """
     text = _checked(" ".join(prompt)) or _standard_input().rstrip("\n")
     messages = (
         [Message(Role.USER, text)] if system is None else [Message(Role.SYSTEM, system), Message(Role.USER, text)]
@@ -45,6 +58,8 @@ def ask(
     if seed is not None:
         options["seed"] = seed
     with opened_or_empty(store) as platform:
+        if named_factory() is None and is_named_like_a_hub(model):
+            offer_named(platform, model)
         if as_json:
             click.echo(json.dumps(unstructure(platform.chat.complete(**options)), default=str))
             return
