@@ -13,6 +13,7 @@ from modelyard.compose import open_platform
 from modelyard.domain.completion import Message, Role
 from modelyard.formats.chat.bounds import is_unicode
 from modelyard.formats.converter import unstructure
+from modelyard.parts.asked_models import is_named_like_a_hub, offer_named
 from modelyard.platform.chat.request import ChatOptions
 from modelyard.platform.platform import Platform
 from modelyard.report.table import printable
@@ -37,7 +38,10 @@ def ask(
     seed: int | None,
     as_json: bool,
 ) -> None:
-    """Ask MODEL for one completion, shown as it is made. Without PROMPT, it is read from standard input."""
+    """Ask MODEL for one completion, shown as it is made. Without PROMPT, it is read from standard input.
+
+    A model in the cache of a hub is asked by its name, as in org/name.
+    """
     text = _checked(" ".join(prompt)) or _standard_input().rstrip("\n")
     messages = (
         [Message(Role.USER, text)] if system is None else [Message(Role.SYSTEM, system), Message(Role.USER, text)]
@@ -50,6 +54,8 @@ def ask(
     if seed is not None:
         options["seed"] = seed
     with opened_or_empty(store) as platform:
+        if named_factory() is None and is_named_like_a_hub(model):
+            offer_named(platform, model)
         if as_json:
             click.echo(json.dumps(unstructure(platform.chat.complete(**options)), default=str))
             return
