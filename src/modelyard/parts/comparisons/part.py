@@ -19,17 +19,20 @@ def _pages() -> "Sequence[DashboardPage]":
     from modelyard.parts.comparisons import pages
 
     return (
-        DashboardPage("GET", ("comparisons",), pages.listed, "Comparisons"),
+        DashboardPage("GET", ("comparisons",), pages.listed, "Comparisons", pages.has_runs),
         DashboardPage("GET", ("comparisons", "evaluation"), pages.shown),
         DashboardPage("GET", ("runs", "{run}", "by"), pages.sliced),
     )
 
+
+_COMMANDS = "modelyard.parts.comparisons.commands"
 
 PART = Part(
     "comparisons",
     resources={"evaluations.compare_all": _compare_all},
     pages=_pages,
     commands={
-        "compare": Command("Work", "modelyard.parts.comparisons.commands:compare", "Compare several runs in a table."),
+        "compare": Command("Work", f"{_COMMANDS}:compare", "Compare several runs in a table."),
+        "runs compare": Command("", f"{_COMMANDS}:compare_runs", "Compare two runs, row by row."),
     },
 )
