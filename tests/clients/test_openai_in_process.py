@@ -140,7 +140,8 @@ def test_the_environment_changes_nothing(yard_openai: Any, yard_async_openai: An
     assert text(answer) == "hello from the other side"
 
 
-def test_errors_arrive_as_the_client_s_own_classes(yard_openai: Any) -> None:
+def test_errors_arrive_as_the_client_s_own_classes(yard_openai: Any, yard_requests: Any) -> None:
+    yard_requests.allow_refusals(404)
     with pytest.raises(openai.NotFoundError, match="nothing-like-it") as missing:
         yard_openai.chat.completions.create(model="nothing-like-it", messages=HELLO)
     assert missing.value.code == "model_not_found"

@@ -27,7 +27,8 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 @pytest.fixture(params=["https://yard.invalid/v1", "https://yard.invalid/inference/v1"])
-def client(request: pytest.FixtureRequest, yard: Platform) -> Iterator[Any]:
+def client(request: pytest.FixtureRequest, yard: Platform, yard_requests: Any) -> Iterator[Any]:
+    yard_requests.allow_refusals()
     yard.worker().beat()
     with openai_client(yard, base_url=request.param) as client:
         yield client

@@ -277,3 +277,14 @@ def test_python_takes_no_other_address_for_a_file_either(place: str, folder: Pat
     with open_platform(folder / "yard.db") as platform, pytest.raises(InvalidInput):
         platform.backup(place)
     assert made(folder) == []
+
+
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize("words", [["target.db"], ["--check"]])
+def test_a_backup_that_is_not_there_is_none_of_a_server(empty: bool, words: list[str], folder: Path) -> None:
+    if empty:
+        Path("monday.db").touch()
+    refused = CliRunner().invoke(main, ["restore", "monday.db", *words])
+    assert refused.exit_code == 1
+    assert "there is no backup at monday.db" in refused.output
+    assert "serve" not in refused.output

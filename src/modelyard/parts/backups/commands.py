@@ -69,6 +69,8 @@ def restore(file: Path, target: StoreName | None, artifacts: str | None, check: 
         raise click.UsageError("name a TARGET, or give --check alone")
     if (artifacts or "").lower().startswith("memory:"):
         raise click.UsageError("--artifacts memory:// would be gone with this command: name a folder or an address")
+    if file.parent.is_dir() and not (file.exists() and file.stat().st_size):
+        raise click.ClickException(f"there is no backup at {file}; name the file that modelyard backup wrote")
     require_file(file)
     parts = parts_of(click.get_current_context())
     if target is None:
