@@ -9,6 +9,7 @@ from modelyard.asgi import asgi_app, dashboard_app
 from modelyard.cli.terminal import (
     StoreName,
     named_factory,
+    not_empty,
     opened,
     patiently,
     printable_store,
@@ -21,6 +22,7 @@ from modelyard.domain.identity import host as host_principal
 from modelyard.http.auth import is_loopback
 from modelyard.http.interface import Interface
 from modelyard.http.interfaces import STANDARD
+from modelyard.parts.asked_models import offer_named
 from modelyard.parts.server import forwarded, uvicorn_server
 from modelyard.parts.server.bounded_heads import Bounds
 from modelyard.report.terminal import log_to_terminal
@@ -57,7 +59,8 @@ def _interfaces(context: click.Context, option: click.Parameter, given: str) -> 
 
 @click.command()
 @store_option
-@click.option("--host", default="127.0.0.1", show_default=True)
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.option("--host", callback=not_empty, default="127.0.0.1", show_default=True)
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535))
 @click.option("--worker", is_flag=True, help="Run training jobs in this process too.")
 @click.option("--isolate", is_flag=True, help="Run each of them in a process of its own; implies --worker.")
@@ -91,6 +94,7 @@ def _interfaces(context: click.Context, option: click.Parameter, given: str) -> 
 @log_option
 def serve(
     store: StoreName,
+    models: tuple[str, ...],
     host: str,
     port: int,
     worker: bool,
@@ -106,11 +110,17 @@ def serve(
     head_timeout: float,
     log: str,
 ) -> None:
-    """Serve the platform over HTTP until interrupted."""
+    """Serve the platform over HTTP until interrupted.
+
+    Each MODEL that it does not offer yet is added first: one in the cache of a hub by its name, as in org/name, or the
+    path of a folder or of a GGUF file. Nothing is fetched.
+    """
     if anonymous is not None and not is_loopback(f"[{host}]" if ":" in host else host):
         raise click.UsageError(f"--anonymous is for a host that only this machine reaches; {host} is not one")
     with opened(store, must_exist=False, waits=True) as platform:
         try_artifacts(platform)
+        for model in models:
+            offer_named(platform, model)
         log_to_terminal(log)
         if named_factory() is None and anonymous is None and not patiently(platform.keys.list):
             click.echo(

@@ -1,7 +1,6 @@
-"""Commands for base models in local folders."""
+"""Commands for base models in local folders and of hubs."""
 
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
 
 import click
 
@@ -9,6 +8,7 @@ from modelyard.cli.lazy_group import Group
 from modelyard.cli.terminal import StoreName, json_option, opened, printable_store, show_values, store_option
 from modelyard.domain.catalogue import Pricing
 from modelyard.parts.torch.records import Tuning
+from modelyard.parts.torch.sources import BaseSource, read_source
 
 COLUMNS = (
     "id",
@@ -32,54 +32,64 @@ def usd(text: str) -> Decimal:
 
 @click.group("base-models", cls=Group)
 def base_models() -> None:
-    """Manage base models in local folders."""
+    """Add base models from folders, GGUF files and hubs, and list them."""
 
 
 @base_models.command("add")
 @store_option
-@click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--id", "model_id", required=True, help="How requests name it.")
+@click.argument("path", metavar="PATH|ORG/NAME")
+@click.option("--id", "model_id", help="How requests name it; by default its name, or that of its folder.")
+@click.option("--revision", help="The branch, tag or commit of a model of a hub.  [default: its main branch]")
 @click.option("--name", help="Its name in the catalogue; its id by default.")
 @click.option("--price-prompt", type=usd, default="0", help="Per token of a prompt.")
 @click.option("--price-completion", type=usd, default="0", help="Per token of an answer.")
 @click.option("--full", is_flag=True, help="Train the weights themselves, not an adapter: for small models.")
 def add_base_model(
     store: StoreName,
-    path: Path,
-    model_id: str,
+    path: str,
+    model_id: str | None,
+    revision: str | None,
     name: str | None,
     price_prompt: Decimal,
     price_completion: Decimal,
     full: bool,
 ) -> None:
-    """Offer the model in the folder PATH (transformers format, safetensors) under an id, and train on it.
+    """Offer a model under an id, and train on it.
 
-    Every file is read once, for its digest.
+    It is in a folder (transformers format, safetensors), or a GGUF file, of which such a folder is made beside it,
+    or is fetched from a hub by its name. Every file is read once, for its digest.
     """
-    with (
-        opened(store, must_exist=False) as platform,
-        click.progressbar(length=1, label=f"reading {path}") as bar,
-    ):
+    with click.progressbar(length=1, label=f"reading {path}") as bar:
 
         def read(done: int, total: int) -> None:
             bar.length = total
             bar.update(done - bar.pos)
 
-        entry = platform.add_base_model(
-            path,
+        found = read_source(path, revision, read)  # before the store is opened: a refusal leaves none behind
+    with opened(store, must_exist=False) as platform:
+        entry = platform.add_base_model.record(
+            found,
             id=model_id,
             name=name,
             pricing=Pricing(prompt=price_prompt, completion=price_completion),
             tuning=Tuning.FULL if full else Tuning.LORA,
-            progress=read,
         )
+    show_source(found)
     click.echo(f"{entry.id} is offered from now on by every process that opens {printable_store(store)}")
+
+
+def show_source(found: BaseSource) -> None:
+    """Say at which commit a model of a hub is, and what a conversion has lost."""
+    if "revision" in found.source:
+        click.echo(f"{found.id} is at commit {found.source['revision']} of {found.source['endpoint']}")
+    if lost := found.source.get("lost"):
+        click.echo(f"written to {found.folder.path}; lost: {lost}", err=True)
 
 
 @base_models.command("list")
 @store_option
 @json_option
 def list_base_models(store: StoreName, as_json: bool) -> None:
-    """List base models and their folders."""
+    """List base models, their folders, and where they are from."""
     with opened(store) as platform:
-        show_values(as_json, COLUMNS, platform.base_models())
+        show_values(as_json, (*COLUMNS, "source") if as_json else COLUMNS, platform.base_models())

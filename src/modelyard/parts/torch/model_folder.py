@@ -31,6 +31,10 @@ TOKENIZER_CONFIG, GENERATION_CONFIG = "tokenizer_config.json", "generation_confi
 MORE_TEMPLATES = "additional_chat_templates"
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 
+_OPTIONAL = (GENERATION_CONFIG, TOKENIZER_CONFIG, TEMPLATE, WEIGHTS_INDEX, POOLING)
+SMALL_FILES = (CONFIG, TOKENIZER, *_OPTIONAL)
+"""What is read besides the weights and further chat templates."""
+
 _FORMATS = {"BF16": Quantization.BF16, "F16": Quantization.FP16, "F32": Quantization.FP32}
 
 MAX_JSON = 64 * 2**20
@@ -98,15 +102,12 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
     folder = Path(path)
     if not folder.is_dir():
         raise InvalidInput.at("path", msg=f"{folder} is not a folder; give one with a model in the transformers format")
-    config = _json(folder, CONFIG)
-    check_config(config)
-    _json(folder, TOKENIZER)
-    form = format_of(_templates(folder)[-1])
+    config, template = check_small_files(folder)
+    form = format_of(template)
     weights = _weight_files(folder)
     shapes = [shape for name in weights for shape in _shapes(folder / name)]
-    optional = (GENERATION_CONFIG, TOKENIZER_CONFIG, TEMPLATE, WEIGHTS_INDEX, POOLING)
     more = sorted(str(path.relative_to(folder)) for path in (folder / MORE_TEMPLATES).glob("*.jinja"))
-    names = [CONFIG, TOKENIZER, *(name for name in optional if (folder / name).is_file()), *more, *weights]
+    names = [CONFIG, TOKENIZER, *(name for name in _OPTIONAL if (folder / name).is_file()), *more, *weights]
     return BaseFolder(
         path=str(folder.resolve()),
         architecture=config["architectures"][0],
@@ -117,6 +118,17 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
         dtypes=frozenset(dtype for dtype, _ in shapes),
         files=_digests(folder, sorted(names), progress),
     )
+
+
+def check_small_files(folder: Path) -> tuple[Mapping[str, Any], str]:
+    """Check all files but the weights. Return the configuration, and the chat template for conversations with tools.
+
+    Raises `InvalidInput`.
+    """
+    config = _json(folder, CONFIG)
+    check_config(config)
+    _json(folder, TOKENIZER)
+    return config, _templates(folder)[-1]
 
 
 @lru_cache

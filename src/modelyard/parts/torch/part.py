@@ -10,12 +10,19 @@ if TYPE_CHECKING:
     from modelyard.parts.torch.engine import TorchEngine
     from modelyard.parts.torch.service import AddBaseModel, ListBaseModels
     from modelyard.protocols import Store
+    from modelyard.stores.table_changes import SchemaChange
 
 
 def _records() -> "Sequence[Record]":
     from modelyard.parts.torch.records import RECORDS
 
     return RECORDS
+
+
+def _changes() -> "Sequence[SchemaChange]":
+    from modelyard.parts.torch.changes import CHANGES
+
+    return CHANGES
 
 
 def _engine(store: "Store | None") -> "TorchEngine":
@@ -39,11 +46,14 @@ def _base_models() -> "type[ListBaseModels]":
 PART = Part(
     "torch",
     records=_records,
+    changes=_changes,
     resources={"add_base_model": _add_base_model, "base_models": _base_models},
     engine=_engine,
     commands={
         "base-models": Command(
-            "Models", "modelyard.parts.torch.commands:base_models", "Manage base models in local folders."
+            "Models",
+            "modelyard.parts.torch.commands:base_models",
+            "Add base models from folders and hubs, and list them.",
         )
     },
 )

@@ -27,7 +27,8 @@ class BaseModel:
 
     Lengths are in tokens, `prices` as in `Pricing.texts`. `tool_format` names the format in which it writes tool calls,
     "" for none (`formats.tool_calls`). `digests` holds the SHA-256 digest in hex of every file that serving and
-    training read. `offer` is always "local" and indexes all base models.
+    training read. `offer` is always "local" and indexes all base models. `source` says where it is from: `hub_id`,
+    `revision` (a commit) and `endpoint` of a hub; `file`, `sha256` and `lost` of a GGUF file; {} of a plain folder.
     """
 
     id: str
@@ -43,6 +44,7 @@ class BaseModel:
     digests: Mapping[str, str] = attrs.field(converter=frozen_mapping)
     prices: Mapping[str, str] = attrs.field(converter=frozen_mapping)
     offer: str = "local"
+    source: Mapping[str, str] = attrs.field(converter=frozen_mapping, factory=dict)
 
     @property
     def small(self) -> bool:
@@ -55,7 +57,7 @@ class BaseModel:
         """Make its catalogue entry, for a backend that supports these parameters, features and output modalities."""
         return CatalogueEntry(
             id=self.id,
-            hub_id=self.id,
+            hub_id=self.source.get("hub_id", self.id),
             name=self.name,
             created=int(self.created_at.timestamp()),
             quantization=self.quantization,

@@ -1,17 +1,17 @@
 """Base models in local folders: checked once, recorded in the store, offered by the platform that opens it."""
 
 import os
-from importlib.util import find_spec
 from operator import attrgetter
 
 import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry, Pricing, check_entry
 from modelyard.domain.identity import Principal, require_host
-from modelyard.errors import Conflict, InvalidInput, MissingExtra, RecordConflict
+from modelyard.errors import Conflict, InvalidInput, RecordConflict
 from modelyard.parts.torch.engine import TorchEngine
-from modelyard.parts.torch.model_folder import Progress, read_base_folder
+from modelyard.parts.torch.model_folder import Progress
 from modelyard.parts.torch.records import BaseModel, Tuning
+from modelyard.parts.torch.sources import BaseSource, read_source
 from modelyard.platform.listing import Listing, short_listing
 from modelyard.platform.runtime import Runtime
 
@@ -29,43 +29,54 @@ class AddBaseModel:
         self,
         path: str | os.PathLike[str],
         *,
-        id: str,
+        id: str | None = None,
         name: str | None = None,
+        revision: str | None = None,
         pricing: Pricing = Pricing(),  # noqa: B008 - frozen
         tuning: Tuning | None = None,
         progress: Progress | None = None,
+        local_only: bool = False,
     ) -> CatalogueEntry:
-        """Offer the causal language model in the folder `path`, in the transformers format, and train on it.
+        """Offer a causal language model, and train on it.
+
+        `path` is a folder in the transformers format; a GGUF file, of which such a folder is made beside it; or the
+        name of a model of a hub, such as "org/name", which is fetched at `revision` (a branch, a tag or a commit),
+        or with `local_only` taken from the hub's cache. Its id is by default this name, or that of the folder.
 
         Every file is checked and its digest stored, which reads all weights once: `progress` is called with the bytes
-        read and the total. `tuning` sets what training changes, by default an adapter. Other processes offer the model
-        when they next open the platform. Adding the same folder again changes nothing.
+        fetched and read, and the total. `tuning` sets what training changes, by default an adapter. Other processes
+        offer the model when they next open the platform. Adding the same again changes nothing.
 
-        Raises `InvalidInput` naming the file at fault, `Conflict` for an id that is taken, `MissingExtra`.
+        Raises `InvalidInput` naming the file at fault, `Conflict` for an id that is taken, `MissingExtra`; and of a hub
+        `NotFound`, `Forbidden`, `Overloaded`, `StorageFull`, `BackendError`.
         """
-        runtime = self._runtime
-        for package in ("torch", "transformers"):
-            if find_spec(package) is None:
-                raise MissingExtra(package, "torch")
-        folder, kept_as = read_base_folder(path, progress), tuning or Tuning.LORA
-        base = folder.base_model(id, name or id, kept_as, runtime.clock.now(), pricing.texts)
+        read = read_source(path, revision, progress, local_only=local_only)
+        return self.record(read, id=id, name=name, pricing=pricing, tuning=tuning)
+
+    def record(
+        self, read: BaseSource, *, id: str | None, name: str | None, pricing: Pricing, tuning: Tuning | None
+    ) -> CatalogueEntry:
+        """Offer a base model that was looked through. Raises `Conflict`, `InvalidInput`."""
+        runtime, named = self._runtime, id or read.id
+        base = read.folder.base_model(named, name or named, tuning or Tuning.LORA, runtime.clock.now(), pricing.texts)
+        base = attrs.evolve(base, source=read.source)
         check_entry(base.entry((), (), ()))
         offered = base_models_of(runtime)
         if offered is None:
             raise InvalidInput.at(
                 "backend", msg="was given by the host, who must put a LocalBackend of this base model into it instead"
             )
-        known = next((one for one in offered if one.id == id), None)
+        known = next((one for one in offered if one.id == named), None)
         if known is not None and attrs.evolve(known, created_at=base.created_at) == base:
-            return _entry(runtime, id)
-        if known is not None or any(entry.id == id for entry in runtime.backend.entries()):
-            raise Conflict(f"a model {id!r} is already offered; choose another id")
+            return _entry(runtime, named)
+        if known is not None or any(entry.id == named for entry in runtime.backend.entries()):
+            raise Conflict(f"a model {named!r} is already offered; choose another id")
         try:
             runtime.store.transact(lambda tx: tx.add(base))
         except RecordConflict:
-            raise Conflict(f"a base model {id!r} is kept in this store already; choose another id") from None
+            raise Conflict(f"a base model {named!r} is kept in this store already; choose another id") from None
         offered.append(base)
-        return _entry(runtime, id)
+        return _entry(runtime, named)
 
 
 class ListBaseModels:

@@ -11,7 +11,7 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Pricing, Quantization
 from modelyard.domain.identity import Principal, Scope
 from modelyard.errors import Conflict, Forbidden, InvalidInput, MissingExtra
-from modelyard.parts.torch import service as base_model
+from modelyard.parts.torch import sources as base_model
 from modelyard.parts.torch.records import BaseModel, Tuning
 
 

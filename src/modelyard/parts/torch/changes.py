@@ -1,0 +1,8 @@
+"""Changes of the tables of this part between versions, oldest first."""
+
+from modelyard.parts.torch.records import BaseModel
+from modelyard.stores.table_changes import AddColumn, SchemaChange
+
+CHANGES: tuple[SchemaChange, ...] = (
+    SchemaChange("torch/0001_sources_of_base_models", [AddColumn(BaseModel, "source", str, "{}")]),
+)

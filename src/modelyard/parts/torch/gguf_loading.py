@@ -1,0 +1,62 @@
+"""Loading of a GGUF file by transformers, and saving what it made of it."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+from modelyard.errors import InvalidInput, MissingExtra
+from modelyard.parts.torch.loading import LOADING
+
+try:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+except ImportError as error:
+    raise MissingExtra("torch", "torch") from error
+
+
+def write(path: Path, dtype: str, folder: Path) -> bool:
+    """Write the model in a GGUF file into a folder, in the transformers format. Returns whether its tokenizer splits
+    text by the usual rule of byte-level tokenizers. Raises `InvalidInput`, `OSError`.
+    """
+    where = {"gguf_file": path.name, "local_files_only": True}
+    with LOADING, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable_progress_bar()
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path.parent, **where)
+            model, loaded = AutoModelForCausalLM.from_pretrained(
+                path.parent, **where, dtype=getattr(torch, dtype), output_loading_info=True
+            )
+        except (MemoryError, MissingExtra):
+            raise
+        except Exception as fault:
+            raise _refused(path, f"transformers cannot read it ({type(fault).__name__}: {str(fault)[:300]})") from fault
+        _check(path, tokenizer, loaded)
+        _as_plain(model)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        split = json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"] or {}
+        return split.get("type") == "ByteLevel" and bool(split.get("use_regex"))
+
+
+def _check(path: Path, tokenizer: Any, loaded: Any) -> None:
+    """Raise `InvalidInput` if weights are missing, which would be random, or the template."""
+    missing = sorted(loaded["missing_keys"])
+    if missing:
+        raise _refused(path, f"{len(missing)} weights of the model are not in it, such as {missing[0]}")
+    if not tokenizer.chat_template:
+        raise _refused(path, "it has no chat template")
+
+
+def _as_plain(model: Any) -> None:
+    """Take away what says that the model is quantized: its weights are floats."""
+    model.hf_quantizer, model.is_quantized = None, False
+    for name in ("quantization_config", "_pre_quantization_dtype"):
+        if hasattr(model.config, name):
+            delattr(model.config, name)
+
+
+def _refused(path: Path, why: str) -> InvalidInput:
+    return InvalidInput.at("path", msg=f"{path.name}: {why}; take the model in the transformers format instead")
