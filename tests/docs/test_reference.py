@@ -109,7 +109,9 @@ def test_every_resource_is_listed_with_its_methods() -> None:
             name for name, value in getmembers(type(platform)) if isinstance(value, property | cached_property)
         }
     brought = {name: resource() for part in standard_parts() for name, resource in part.resources.items()}
-    resources_of |= {name for name, resource in brought.items() if "__call__" not in vars(resource)}
+    named_by_parts = {name for name, resource in brought.items() if "__call__" not in vars(resource)}
+    assert {f"platform.{name}" for name in named_by_parts} <= set(resources)
+    resources_of |= {_resource_of(f"platform.{name}") for name in named_by_parts}
     resources_of.remove("compat")
     opened_with = {
         "parts",

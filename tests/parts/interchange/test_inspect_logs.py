@@ -194,7 +194,7 @@ def test_a_run_that_is_written_is_read_as_it_was(
 ) -> None:
     path = tmp_path_factory.mktemp("log") / f"log{ending}"
     with open_platform(project="demo") as platform:
-        run = platform.evaluations.run("e", "echo", rows, ["exact_match", "fuzzy"], trials=trials)
+        run = platform.evaluations.run("e", "echo", rows, ["exact_match", "fuzzy"], trials=trials, system="s {prompt}")
         platform.evaluations.inspect.write(run, path)
         read = platform.evaluations.inspect.read(path)
 
@@ -207,6 +207,7 @@ def test_a_run_that_is_written_is_read_as_it_was(
         assert told(read.id) == told(run.run.id)
         assert read.summary is not None
         assert read.summary["mean"] == run.score
+        assert read.prompts == {"system": "s {prompt}"}
 
 
 def test_a_path_of_another_kind_and_a_file_for_a_tenant_are_refused(platform: Platform, tmp_path: Path) -> None:

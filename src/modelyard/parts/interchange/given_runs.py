@@ -55,7 +55,8 @@ class GivenAnswer:
 
 @attrs.frozen
 class GivenRun:
-    """A run by its references. `scorers` are those of its scorers, by their names. `reason` is why it failed."""
+    """A run by its references. `scorers` are those of its scorers, by their names. `reason` is why it failed.
+    `prompts` are those that its rows were asked with."""
 
     id: str
     entity: str
@@ -66,6 +67,7 @@ class GivenRun:
     finished_at: datetime
     scorers: Mapping[str, str]
     reason: str = ""
+    prompts: Mapping[str, str] = EMPTY
 
 
 def scorer_ref(place: tuple[str, str], name: str, version: str | None = None) -> str:
@@ -88,6 +90,8 @@ def keep_run(runtime: Runtime, given: GivenRun, answers: Iterable[GivenAnswer]) 
     while some := list(islice(records, AT_ONCE)):
         trials = runtime.store.transact(partial(_add, some, trials))
     summary = run_summary(aggregate_means(StoredRun(runtime, given.id).columns()), given.scorers)
+    if given.prompts:
+        summary = {**summary, "prompts": given.prompts}
     return runtime.store.transact(partial(_end, runtime, given, summary))
 
 

@@ -13,11 +13,12 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import digest
+from modelyard.domain.evaluation.run import PROMPTS
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput
 from modelyard.formats.json import as_json
 from modelyard.parts.interchange.given_runs import GivenAnswer, GivenScore
-from modelyard.parts.interchange.written_logs import ROW
+from modelyard.parts.interchange.written_logs import PROMPTS_KEPT, ROW
 
 LARGEST = 2**30
 """The most bytes of a log, or of one sample of an archive."""
@@ -67,6 +68,12 @@ class InspectLog:
             return ""
         error = _members(self.header.get("error"))
         return str(error.get("message") or f"the evaluation's status is {status}")
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """The prompts of a run that was written here."""
+        kept = _members(_members(self.header["eval"].get("metadata")).get(PROMPTS_KEPT))
+        return {name: kept[name] for name in PROMPTS if isinstance(kept.get(name), str)}
 
     def times(self) -> tuple[datetime, datetime]:
         """Return when it began and ended."""

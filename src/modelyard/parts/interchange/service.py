@@ -49,6 +49,7 @@ class InspectLogs:
             ended,
             refs,
             log.reason,
+            log.prompts,
         )
         return keep_run(self._runtime, given, log.answers())
 

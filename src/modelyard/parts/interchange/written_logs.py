@@ -22,6 +22,8 @@ ENDINGS = (".json", ".eval")
 SHORT = 20
 """A version that is longer is a digest, which no name has."""
 
+PROMPTS_KEPT = "modelyard_prompts"
+
 ROW = "modelyard_row"
 """Under this name the metadata of a sample have the row, so that a log that is read again pairs with the run."""
 
@@ -74,7 +76,11 @@ def _header(run: EvaluationRun, samples: Sequence[Mapping[str, Any]]) -> dict[st
             "dataset": {"samples": len(ids), "sample_ids": ids},
             "model": model,
             "config": config,
-            "metadata": {"modelyard_model": run.model, "modelyard_evaluation": run.evaluation, **run.prompts},
+            "metadata": {
+                "modelyard_model": run.model,
+                "modelyard_evaluation": run.evaluation,
+                PROMPTS_KEPT: {**run.prompts},
+            },
         },
         "plan": {"name": "plan", "steps": [], "config": {}},
         "results": _results(run, samples),
