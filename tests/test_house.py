@@ -202,6 +202,7 @@ TIES = {
     ("exchanges", "messages"): "requests of rollouts are in these formats",
     ("exchanges", "responses"): "requests of rollouts are in these formats",
     ("fine_tuning", "batches"): "training data and results are files",
+    ("fine_tuning", "readers"): "files and rows that are not read are called what they are",
     ("sweeps", "datasets"): "held-out rows are split from the others",
     ("sweeps", "reports"): "tables and plots are drawn with its elements",
     ("tinker", "completions"): "sampling continues prompts of token ids",

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Literal, Never
+from typing import Literal, Never
 
 from modelyard.artifacts import address, folder, memory
 from modelyard.backends.echo import EchoBackend
@@ -24,22 +24,9 @@ from modelyard.platform.opened_with import Lifetime
 from modelyard.platform.platform import Platform
 from modelyard.platform.runtime import Runtime, Settings
 from modelyard.platform.usage import booking
-from modelyard.protocols import (
-    ArtifactStore,
-    AsyncBackend,
-    Backend,
-    Clock,
-    Ids,
-    Observer,
-    Randomness,
-    Store,
-    Trainer,
-)
+from modelyard.protocols import ArtifactStore, AsyncBackend, Backend, Clock, Ids, Observer, Randomness, Store, Trainer
 from modelyard.stores import schema_changes, sqlite
 from modelyard.stores.memory import MemoryStore
-
-if TYPE_CHECKING:
-    pass
 
 
 def open_platform(
@@ -77,9 +64,11 @@ def open_platform(
     check_name(project, "project")
     clock_in_use, random_bytes = clock or SystemClock(), randomness or system_randomness()
     parts = standard_parts() if parts is None else tuple(parts)
+    if isinstance(artifacts, str | os.PathLike):  # a wrong address leaves no new store
+        artifacts = address.open_artifacts(os.fspath(artifacts), random_bytes, parts)
     opened_store = open_store(path, durability, clock_in_use, parts) if store is None else store
     try:
-        kept = _open_artifacts(artifacts, path, random_bytes, parts)
+        kept = artifacts if artifacts is not None else _default_artifacts(path, random_bytes, parts)
     except BaseException:
         if store is None:
             opened_store.close()
@@ -169,16 +158,9 @@ def open_store(
     return sqlite.SqliteStore(os.fspath(path), records, durability=durability, clock=clock, changes=changes)
 
 
-def _open_artifacts(
-    artifacts: ArtifactStore | str | os.PathLike[str] | None,
-    path: str | os.PathLike[str] | None,
-    randomness: Randomness,
-    parts: Sequence[Part],
+def _default_artifacts(
+    path: str | os.PathLike[str] | None, randomness: Randomness, parts: Sequence[Part]
 ) -> ArtifactStore:
-    if isinstance(artifacts, str | os.PathLike):
-        return address.open_artifacts(os.fspath(artifacts), randomness, parts)
-    if artifacts is not None:
-        return artifacts
     if path is None:
         return deferred(lambda: memory.MemoryArtifacts(randomness))
     if is_address(path, parts):

@@ -411,6 +411,7 @@ class ArtifactsUnavailable(StoreError):
 
     code = "artifacts_unavailable"
     status = 503
+    lasting = False  # with a wrong address or wrong credentials, which no waiting corrects
 
 
 def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:

@@ -65,13 +65,14 @@ class DashboardPage:
     """A page or an action of the dashboard: a method, a path with names in braces, and what answers it.
 
     `answer` takes a `modelyard.parts.dashboard.view.View` and returns a page or where to go. A page with a `label` is
-    in the navigation.
+    in the navigation of each such view for which it `is_shown`.
     """
 
     method: str
     path: tuple[str, ...]
     answer: Callable[[Any], Any]
     label: str = ""
+    is_shown: Callable[[Any], bool] = lambda view: True
 
 
 class DefaultEngine(Protocol):
@@ -112,8 +113,9 @@ class JobCluster(Protocol):
         """Raise `ClusterError` if it is not there, or refuses."""
         ...
 
-    def executor(self, factory: str, arguments: Sequence[str], python: str) -> "Executor":
-        """Return what runs jobs there: `factory` and its `arguments` open the platform, with this `python`."""
+    def executor(self, factory: str, arguments: Sequence[str], python: str, log: str) -> "Executor":
+        """Return what runs jobs there: `factory` and its `arguments` open the platform, with this `python`. Their logs
+        have the form `log`, "text" or "json"."""
         ...
 
 
@@ -215,13 +217,13 @@ def standard_parts() -> Sequence[Part]:
     return found
 
 
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:)/|:memory:$")
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:)/|file:|:memory:$|\s*$")
 
 
 def meant_as_address(path: object) -> str | None:
-    """Return how the address begins that this string is, or is meant as ("s3:/bucket"); None for the path of a file."""
+    """Return how the address begins that this string is, or is meant as ("s3:/bucket"; "" is none); None for a path."""
     found = _ADDRESS.match(path) if isinstance(path, str) else None
-    return None if found is None else found[1] or found[0]
+    return None if found is None else found[1] or found[0].strip() or "''"
 
 
 def refuse_address(path: object, wanted: str) -> None:

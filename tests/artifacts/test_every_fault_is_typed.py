@@ -3,56 +3,19 @@
 import errno
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from artifact_calls import CALLS
 from failing_calls import FailingSystem, Faults
 from modelyard import disk
 from modelyard.artifacts import folder as folder_module
 from modelyard.artifacts.folder import FolderArtifacts
-from modelyard.errors import StorageFull, StoreError
-from modelyard.protocols import ArtifactStore, StoredArtifact
+from modelyard.artifacts.memory import MemoryArtifacts
+from modelyard.errors import ArtifactMissing, StorageFull, StoreError
+from modelyard.protocols import ArtifactStore
 from store_calls import methods_of, outcome_of
-
-Call = Callable[[FolderArtifacts, StoredArtifact, Path], Any]
-
-
-def _read(artifacts: FolderArtifacts, kept: StoredArtifact, digest: str | None) -> None:
-    with artifacts.open(kept.name, digest) as file:
-        assert file.read() == b"kept"
-
-
-def _scratch(artifacts: FolderArtifacts) -> None:
-    with artifacts.scratch() as file:
-        file.write(b"a")
-        file.seek(0)
-        file.read()
-
-
-def _left(artifacts: FolderArtifacts, folder: Path) -> None:
-    (folder / "yard" / f"{'0' * 32}.part").write_bytes(b"left by a writer that died")
-    artifacts.remove_unfinished(-1e9)
-
-
-CALLS: Mapping[str, Sequence[Call]] = {
-    "put": [lambda artifacts, kept, folder: artifacts.put([b"a", b"b"])],
-    "open": [
-        lambda artifacts, kept, folder: _read(artifacts, kept, None),
-        lambda artifacts, kept, folder: _read(artifacts, kept, kept.digest),
-    ],
-    "scratch": [lambda artifacts, kept, folder: _scratch(artifacts)],
-    "begin": [lambda artifacts, kept, folder: artifacts.begin(1)],
-    "finish": [],
-    "remove": [lambda artifacts, kept, folder: artifacts.remove(kept.name)],
-    "remove_unfinished": [lambda artifacts, kept, folder: _left(artifacts, folder)],
-    "names": [lambda artifacts, kept, folder: [*artifacts.names()]],
-    "free": [lambda artifacts, kept, folder: artifacts.free()],
-    "check": [lambda artifacts, kept, folder: artifacts.check()],
-    "backup": [lambda artifacts, kept, folder: artifacts.backup(str(folder / os.urandom(4).hex() / "copy"))],
-}
 
 
 def test_no_method_is_left_out() -> None:
@@ -73,10 +36,20 @@ def test_a_fault_at_any_question_is_told_by_a_documented_error(tmp_path: Path, c
                 patched.setattr(folder_module, "os", FailingSystem(faults))
                 patched.setattr(disk, "os", FailingSystem(faults))
                 error = outcome_of(lambda call=call, kept=kept: call(artifacts, kept, tmp_path))
-            assert error is None or isinstance(error, StoreError), f"{name}, question {at}: {error!r}"
-            if error is not None and not lasting:
+            assert error is None or isinstance(error, ArtifactMissing if name == "finish" else StoreError), (
+                f"{name}, question {at}: {error!r}"
+            )
+            if error is not None and not lasting and name != "finish":
                 assert isinstance(error, StorageFull) is (number in disk.NO_ROOM), f"{name}, question {at}: {error!r}"
             if faults.asked < at:
                 break
-        assert faults.asked or name == "begin"
+        assert faults.asked or name in ("begin", "finish")
     artifacts.check()
+
+
+def test_what_is_in_memory_raises_documented_errors_alone(tmp_path: Path) -> None:
+    artifacts = MemoryArtifacts()
+    for name, call in [(name, call) for name, calls in CALLS.items() for call in calls]:
+        kept = artifacts.put([b"kept"])
+        error = outcome_of(lambda call=call, kept=kept: call(artifacts, kept, tmp_path))
+        assert (type(error) if error else None) is {"finish": ArtifactMissing, "backup": StoreError}.get(name), name

@@ -16,6 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 import attrs
 import kubernetes_validate
 
+from modelyard.clock import SystemClock
+
 VERSION = "1.30"
 """Whose schema is meant."""
 TOKEN = "a-token"
@@ -30,6 +32,9 @@ class FakeJob:
     process: "subprocess.Popen[bytes] | None" = None
     status: int | None = None
     disruption: str = ""
+    pending: dict[str, Any] | None = attrs.field(factory=dict)
+    """What its pod shows while it waits; None while there is no pod."""
+    made: str = attrs.field(factory=lambda: SystemClock().now().isoformat(timespec="seconds"))
 
     @property
     def name(self) -> str:
@@ -61,20 +66,22 @@ class FakeJob:
         else:
             why = "BackoffLimitExceeded"
             status = {"failed": 1, "conditions": [{"type": "Failed", "status": "True", "reason": why}]}
-        return {**self.manifest, "status": status}
+        metadata = {**self.manifest["metadata"], "creationTimestamp": self.made}
+        return {**self.manifest, "metadata": metadata, "status": status}
 
     @property
     def pod(self) -> dict[str, Any]:
         """Its pod."""
         labels = {**self.manifest["spec"]["template"]["metadata"]["labels"], "job-name": self.name}
-        status: dict[str, Any] = {"phase": "Pending"}
+        status: dict[str, Any] = {"phase": "Pending", **(self.pending or {})}
         if self.status is not None:
             ended = {"exitCode": self.status, "reason": "Error" if self.status else "Completed"}
             status = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]}
         if self.disruption:
             moved = {"type": "DisruptionTarget", "status": "True", "reason": self.disruption}
             status = {**status, "conditions": [moved]}
-        return {"metadata": {"name": f"{self.name}-x7k2p", "labels": labels}, "status": status}
+        metadata = {"name": f"{self.name}-x7k2p", "labels": labels, "creationTimestamp": self.made}
+        return {"metadata": metadata, "status": status}
 
 
 class FakeKubernetes:
@@ -144,12 +151,16 @@ class FakeKubernetes:
             case ["apis", "batch", "v1", "namespaces", self.namespace, "jobs", *rest]:
                 return self._answer_jobs(method, rest, query, body)
             case ["api", "v1", "namespaces", self.namespace, "pods"]:
-                return 200, {"items": [job.pod for job in self.jobs.values() if _fits(job.pod, query)]}
+                return 200, {"items": [pod for pod in self._pods if _fits(pod, query)]}
             case ["api", "v1", "namespaces", self.namespace, "pods", pod, "log"]:
                 found = [job for job in self.jobs.values() if job.pod["metadata"]["name"] == pod]
                 lines = found[0].log.read_text().splitlines()[-int(query["tailLines"]) :]
                 return 200, "\n".join(lines)
         return _status(403, "Forbidden", f"jobs.batch is forbidden: {parts.path}")
+
+    @property
+    def _pods(self) -> list[dict[str, Any]]:
+        return [job.pod for job in self.jobs.values() if job.pending is not None]
 
     def _answer_jobs(self, method: str, rest: list[str], query: Any, body: Any) -> tuple[int, Any]:
         if method == "POST":
@@ -178,7 +189,7 @@ class FakeKubernetes:
         for job in self.jobs.values():
             job.look()
         running = sum(job.process is not None and job.status is None for job in self.jobs.values())
-        waiting = [job for job in self.jobs.values() if job.process is None]
+        waiting = [job for job in self.jobs.values() if job.process is None and job.pending == {}]
         for job in waiting[: max(0, self.room - running)]:
             job.start()
 

@@ -23,23 +23,23 @@ def open_artifacts(address: str, randomness: Randomness, parts: Iterable[Part] |
     The credentials of an object store come from where its own tools take them: its environment variables, its files or
     the machine. Nothing is asked of it yet. Raises `InvalidInput`, `MissingExtra`, `StoreError`.
     """
-    scheme = _SCHEME.match(address)
+    named = _SCHEME.match(address)
+    scheme = "" if named is None else named[1].lower()
     schemes = by_scheme(standard_parts() if parts is None else parts, "artifacts")
-    if scheme is None and meant_as_address(address) is None:
-        above = os.path.dirname(os.path.abspath(address))
+    is_path = meant_as_address(address) is None and address.partition(":")[0].lower() not in schemes
+    place = None if is_path else _checked(address)
+    if place is None or (scheme == "file" and place.path and not place.netloc):
+        folder = address if place is None else url2pathname(place.path)
+        above = os.path.dirname(os.path.abspath(folder))
         if not os.path.isdir(above):
             msg = f"there is no folder {above}; make it first, or name an address: {_examples(schemes)}"
             raise InvalidInput.at("artifacts", msg=msg)
-        return FolderArtifacts(address, randomness)
-    place = _checked(address)
-    match "" if scheme is None else scheme[1].lower():
-        case "file" if not place.netloc:
-            return FolderArtifacts(url2pathname(place.path), randomness)
-        case "memory":
-            return MemoryArtifacts(randomness)
-        case named if named in schemes and place.netloc:
-            opened: ArtifactStore = schemes[named][1](address, randomness)
-            return opened
+        return FolderArtifacts(folder, randomness)
+    if scheme == "memory":
+        return MemoryArtifacts(randomness)
+    if scheme in schemes and place.netloc:
+        opened: ArtifactStore = schemes[scheme][1](address, randomness)
+        return opened
     raise InvalidInput.at("artifacts", msg=f"must be {_examples(schemes)}")
 
 

@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from modelyard.cli.lazy_group import parts_of
 from modelyard.compose import is_address, open_platform, store_address
-from modelyard.errors import InvalidInput, StoreBusy
+from modelyard.errors import ArtifactsUnavailable, InvalidInput, StoreBusy
 from modelyard.part import refuse_address
 from modelyard.platform.platform import Platform
 from modelyard.report.table import printable, text_table
@@ -87,8 +87,14 @@ def store_option(command: C) -> C:
     return named(command)
 
 
+def not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not value.strip():
+        raise click.BadParameter("is empty: is a variable of the shell not set?", context, parameter)
+    return value
+
+
 def _kept(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    context.meta[_ARTIFACTS if parameter.name == "artifacts" else _FACTORY] = value
+    context.meta[_ARTIFACTS if parameter.name == "artifacts" else _FACTORY] = not_empty(context, parameter, value)
 
 
 _artifacts_option = click.option(
@@ -163,23 +169,6 @@ def _opened_with_parts(store: StoreName) -> Platform:
     return open_platform(store, artifacts=named_artifacts(), parts=parts_of(click.get_current_context()))
 
 
-def opened_or_empty(store: StoreName) -> AbstractContextManager[Platform]:
-    """Open the platform in `store` or, where there is none yet, one in memory: no file is made."""
-    if named_factory() is not None or not isinstance(store, Path) or not _is_missing(store):
-        return opened(store)
-    if store != DEFAULT_STORE:
-        click.echo(f"there is no store at {store}: this is without one", err=True)
-    return open_platform(parts=parts_of(click.get_current_context()))
-
-
-def _is_missing(store: Path) -> bool:
-    try:
-        store.lstat()
-    except OSError as wrong:  # such as a name that is too long
-        return isinstance(wrong, FileNotFoundError) and store.parent.is_dir()
-    return False
-
-
 def in_own_name(platform: Platform) -> Platform:
     """Return the platform as the host acts under the name of whoever runs the command, which is recorded with it."""
     try:
@@ -200,8 +189,14 @@ def named_artifacts() -> str | None:
 
 
 def try_artifacts(platform: Platform) -> None:
-    if "://" in (named_artifacts() or ""):
-        platform.health.check_artifacts()
+    """Say it if artifacts are away: most of a platform works without. Raises `StoreError` if waiting does not help."""
+    try:
+        if "://" in (named_artifacts() or ""):
+            platform.health.check_artifacts()
+    except ArtifactsUnavailable as away:
+        if away.lasting:
+            raise
+        click.echo(f"begins without the artifacts: {away}", err=True)
 
 
 def named_factory() -> str | None:

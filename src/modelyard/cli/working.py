@@ -109,7 +109,7 @@ def work(
             executor = executor_of(platform, store, concurrency, isolate, log)
             accelerators = accelerators or 0
         else:
-            executor = cluster.executor(factory or DEFAULT_FACTORY, _arguments(store), python)
+            executor = cluster.executor(factory or DEFAULT_FACTORY, _arguments(store), python, log)
         worker = platform.worker(concurrency, executor, accelerators=accelerators, memory=memory)
         patiently(lambda: stack.enter_context(worker))
         does = "waits for jobs" if cluster is None else f"submits jobs to {cluster.name}, where they outlive it"

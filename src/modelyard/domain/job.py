@@ -137,9 +137,10 @@ class Job:
 
 
 class Gain(StrEnum):
-    """The news of a claim: nothing, steps that an earlier claim had made too, or something new. Something new is a step
-    beyond all before it, a later saved state, or a row."""
+    """The news of a claim: it may still be loading what it needs; or nothing, steps that an earlier claim had made too,
+    or something new. Something new is a step beyond all before it, a later saved state, or a row."""
 
+    LOADING = "loading"
     NOTHING = "nothing"
     REPEATED = "repeated"
     NEW = "new"

@@ -5,16 +5,7 @@ from itertools import islice
 from types import ModuleType
 from typing import Any
 
-from modelyard.domain import (
-    catalogue,
-    completion,
-    identity,
-    job,
-    models,
-    training,
-    usage,
-    worker,
-)
+from modelyard.domain import catalogue, completion, identity, job, models, training, usage, worker
 from modelyard.domain import promotion as alias
 from modelyard.domain.evaluation import objects as versioned
 from modelyard.domain.evaluation import run as evaluation

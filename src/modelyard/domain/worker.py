@@ -135,10 +135,6 @@ class Capacity:
         )
 
 
-ANY = Capacity(None, None)
-"""The capacity of a cluster, which keeps a job waiting until there is room."""
-
-
 def _enough(there: int | None, needed: int) -> bool:
     return there is None or needed <= max(there, 0)
 

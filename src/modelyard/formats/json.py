@@ -72,7 +72,7 @@ def loads(
     except _Refused as error:
         raise InvalidInput.at(*at, msg=str(error), type="json_invalid") from None
     except json.JSONDecodeError as error:
-        message = f"is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        message = f"is not valid JSON: {error.msg.removesuffix(' at')} at line {error.lineno}, column {error.colno}"
         raise InvalidInput.at(*at, msg=message, type="json_invalid") from None
     except (RecursionError, MemoryError):
         raise InvalidInput.at(*at, msg="is too large to be parsed", type="json_invalid") from None
@@ -176,7 +176,7 @@ def _decoded_string(piece: bytes) -> str:
     try:
         return str(json.loads(b'"%b"' % piece))
     except json.JSONDecodeError as error:
-        raise _Refused(f"is not valid JSON: {error.msg} in a string") from None
+        raise _Refused(f"is not valid JSON: {error.msg.removesuffix(' at')} in a string") from None
 
 
 def _unmarked(value: Any, mark: str, kept: Sequence[str], members: Callable[[Any], Any]) -> Any:

@@ -12,13 +12,7 @@ import attrs
 from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob
 from modelyard.domain.training import History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.errors import InvalidInput, located_at, nearest
-from modelyard.formats.chat.messages import (
-    RecordedMessage,
-    RecordedTool,
-    message_object,
-    message_of,
-    tool_of,
-)
+from modelyard.formats.chat.messages import RecordedMessage, RecordedTool, message_object, message_of, tool_of
 from modelyard.formats.chat.tools import tool_object
 from modelyard.formats.converter import structure_exactly
 from modelyard.formats.json import checked_dumps, without_nulls

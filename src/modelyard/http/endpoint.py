@@ -18,11 +18,7 @@ from modelyard.http.cors import AllowedOrigins
 from modelyard.http.exchange import ANYONE, HttpExchange, Served
 from modelyard.http.interface import Interface
 from modelyard.http.interfaces import OPERATIONS, STANDARD, mounted_by_default
-from modelyard.http.message import (
-    STREAMED,
-    Request,
-    Response,
-)
+from modelyard.http.message import STREAMED, Request, Response
 from modelyard.http.response_bodies import offloaded
 from modelyard.http.route import MAX_EXPORT, Body, Route
 from modelyard.http.router import HttpRouter

@@ -80,11 +80,13 @@ class MemoryStore:
                 self._inside = None
 
     def settings_version(self) -> int:
-        """Return a number that changes with every commit that changes a setting, and when the store is closed."""
+        """Return a number that changes with every commit that changes a setting. Raises `StoreClosed`."""
         return self._tables.settings_version
 
     def subscribe(self, topic: str, wake: Callable[[], None]) -> Subscription:
-        """Have `wake` called after each commit of a step that notifies the topic, in the thread that commits."""
+        """Have `wake` called after each commit of a step that notifies the topic, in the thread that commits. Raises
+        `StoreClosed`."""
+        self.check()
         return self._subscribers.subscribe(topic, wake)
 
     def check(self) -> Mapping[str, object]:
@@ -99,6 +101,7 @@ class MemoryStore:
 
     def backup(self, path: str) -> None:
         """Refuse: there is no file to copy. Raises `StoreError`."""
+        self.check()
         raise StoreError(f"a memory store cannot be backed up to {path!r}; open the platform on a file instead")
 
     def close(self) -> None:
@@ -106,7 +109,7 @@ class MemoryStore:
         self._refuse_reentry()
         with self._lock:
             self._closed = True
-            self._tables = Tables(settings_version=self._tables.settings_version + 1)
+            self._tables = _Closed()
 
     def _refuse_reentry(self) -> None:
         if self._inside == get_ident() and self._lock.locked():
@@ -118,6 +121,13 @@ class _Ended(Tables):
 
     def __missing__(self, cls: type) -> Never:
         raise RuntimeError("the transaction has ended")
+
+
+class _Closed(Tables):
+    """The tables of a store that was closed."""
+
+    def __getattribute__(self, name: str) -> Never:
+        raise StoreClosed("the store was closed")
 
 
 _ENDED = _Ended()

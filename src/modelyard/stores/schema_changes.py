@@ -16,14 +16,7 @@ from modelyard.domain.usage import Budget, LedgerEntry
 from modelyard.domain.worker import WorkerProcess, WorkerRecord
 from modelyard.lazy import deferred
 from modelyard.part import Part, standard_parts
-from modelyard.stores.table_changes import (
-    AddColumn,
-    AddIndex,
-    AddTable,
-    DropIndex,
-    KeepByMonth,
-    SchemaChange,
-)
+from modelyard.stores.table_changes import AddColumn, AddIndex, AddTable, DropIndex, KeepByMonth, SchemaChange
 
 _OF_THE_QUEUE = [("held_back", str, ""), ("not_before", datetime, None), ("refusals", int, 0), ("rank", int, 0)]
 _NEEDS = ("kind", "base_model", "accelerators", "memory")

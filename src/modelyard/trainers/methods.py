@@ -10,15 +10,7 @@ from modelyard.domain.training import Example, Preference
 from modelyard.domain.training_config import BatchedConfig, DPOConfig, RLConfig, SFTConfig
 from modelyard.domain.training_run import Objective
 from modelyard.errors import InvalidInput, located_at
-from modelyard.trainers.loop import (
-    Learner,
-    Metrics,
-    Plan,
-    Policies,
-    Turn,
-    TurnTally,
-    length_metrics,
-)
+from modelyard.trainers.loop import Learner, Metrics, Plan, Policies, Turn, TurnTally, length_metrics
 from modelyard.trainers.losses import preference_loss, supervised_loss
 from modelyard.trainers.rl import plan_rl
 from modelyard.trainers.validation import Criterion, Validation

@@ -11,16 +11,7 @@ from modelyard.domain.training_config import RLConfig
 from modelyard.domain.training_run import Loss, Objective, Rows
 from modelyard.errors import TrainingError, located_at
 from modelyard.trainers.credits import Credit, credit_trajectories, group_advantages, packed
-from modelyard.trainers.loop import (
-    Learner,
-    Metrics,
-    Plan,
-    Policies,
-    Turn,
-    TurnTally,
-    length_metrics,
-    mean,
-)
+from modelyard.trainers.loop import Learner, Metrics, Plan, Policies, Turn, TurnTally, length_metrics, mean
 from modelyard.trainers.losses import TrainedSequence, policy_loss
 
 # ---- RL: what there is to learn ------------------------------------------------------------------------------------

@@ -153,8 +153,8 @@ def test_no_pair_and_one_pair() -> None:
 
 
 def test_differences_without_spread() -> None:
-    assert t_test([0.0, 0.0]) == 1.0
-    assert t_test([1.0, 1.0]) == 0.0
+    assert t_test(0.0, 0.0, 2) == 1.0
+    assert t_test(1.0, 0.0, 2) == 0.0
     assert paired([(3.0, 5.0)] * 3).interval == Interval(2.0, 2.0)
 
 

@@ -196,6 +196,64 @@ def test_artifacts_are_in_no_folder_that_is_meant_as_an_address(place: str, fold
     assert made(folder) == []
 
 
+BLANK = ["", " ", "\t", "  \n"]
+"""What a shell passes for a variable that is not set."""
+
+
+@pytest.mark.parametrize("name", WITH_STORE, ids=" ".join)
+def test_no_command_takes_an_empty_name_for_a_place(name: tuple[str, ...], folder: Path) -> None:
+    open_platform(folder / "yard.db").close()
+    words = words_of(name, folder)
+    for option in ("--store", "--artifacts", "--factory"):
+        for place in BLANK:
+            refused = CliRunner().invoke(main, [*name, option, place, *words])
+            assert (refused.exit_code, option in refused.output) == (2, True), (option, refused.output)
+            assert made(folder) == []
+
+
+@pytest.mark.parametrize("place", BLANK)
+def test_nothing_is_written_to_or_read_from_an_empty_name(place: str, folder: Path) -> None:
+    store, good = str(folder / "yard.db"), str(folder / "good.db")
+    open_platform(store).close()
+    assert CliRunner().invoke(main, ["backup", "--store", store, good]).exit_code == 0
+    for words in (
+        *([*words, place] for words in WRITES),
+        ["backup", "--store", store, place],
+        ["restore", place, "back.db"],
+        ["restore", place, "--check"],
+        ["restore", good, place],
+        ["restore", good, "back.db", "--artifacts", place],
+        ["copy", store, place],
+        ["copy", place, "copy.db"],
+    ):
+        refused = CliRunner().invoke(main, [*words])
+        assert refused.exit_code == 2, (words, refused.output, refused.exception)
+        assert made(folder) == [], words
+    with open_platform(store) as platform, pytest.raises(InvalidInput):
+        platform.backup(place)
+    for opened in (lambda: open_platform(place), lambda: open_platform("new.db", artifacts=place)):
+        with pytest.raises(InvalidInput):
+            opened()
+    assert made(folder) == []
+
+
+@pytest.mark.parametrize(
+    "place", ["file:here", "file:/no/such/x", "s3:bucket", "S3:bucket", "gs:bucket", "file://", *BLANK]
+)
+def test_artifacts_are_in_no_folder_with_the_name_of_a_scheme(place: str, folder: Path) -> None:
+    with pytest.raises(InvalidInput, match="must be a folder"):
+        open_artifacts(place, system_randomness())
+    assert made(folder) == []
+
+
+def test_a_folder_by_its_address_is_in_a_folder_that_is_there(folder: Path) -> None:
+    with pytest.raises(InvalidInput, match="there is no folder"):
+        open_artifacts(f"file://{folder}/here/no/such", system_randomness())
+    assert made(folder) == []
+    open_artifacts(f"file://{folder}/here/one", system_randomness())
+    assert made(folder) == ["here/one"]
+
+
 @pytest.mark.parametrize("place", NOWHERE)
 def test_artifacts_are_in_no_folder_of_a_folder_that_is_not_there(place: str, folder: Path) -> None:
     """It may be the address of a bucket without its scheme."""

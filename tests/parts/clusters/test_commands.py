@@ -132,6 +132,7 @@ def test_a_worker_submits_jobs_to_a_cluster_where_they_outlive_it(tmp_path: Path
         )
         code = "import modelyard.parts.clusters.kubernetes as k, modelyard.cli as c; k.PROXY = {!r}; c.main()"
         words = ["work", "--store", "yard.db", "--on", "kubernetes:job.json", "--python", sys.executable]
+        words += ["--log", "json"]
         worker = subprocess.Popen(
             [sys.executable, "-c", code.format(fake.address), *words],
             cwd=tmp_path,
@@ -147,4 +148,6 @@ def test_a_worker_submits_jobs_to_a_cluster_where_they_outlive_it(tmp_path: Path
         _, reply = worker.communicate(timeout=60)
         assert worker.returncode == 0
         assert "is stopping" in reply.splitlines()[-1]
-        assert len(fake.jobs) == 1
+        [job] = fake.jobs.values()
+        ran = [json.loads(line)["message"] for line in job.log.read_text().splitlines()]
+        assert [line.partition(") ")[2] for line in ran if ", attempt 1)" in line] == ["succeeded"]

@@ -3,6 +3,7 @@
 import ssl
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,22 @@ import kubernetes_validate
 import pytest
 
 from fake_kubernetes import TOKEN, VERSION, FakeKubernetes
-from modelyard.domain.job import Claim, JobKind, Needs
+from modelyard.clock import SystemClock
+from modelyard.domain.job import Claim, JobKind, JobStatus, Needs
+from modelyard.domain.schema import RECORDS
 from modelyard.errors import ClusterError, InvalidInput
 from modelyard.parts.clusters import kubernetes
 from modelyard.parts.clusters.cluster import ClusterExecutor
 from modelyard.parts.clusters.kubernetes import KubernetesJobs, manifest
 from modelyard.parts.contracts.executor import NEEDS, outcome, state
 from modelyard.parts.contracts.executor_trials import until
+from modelyard.platform.jobs.queue import MAX_REFUSALS
+from modelyard.platform.jobs.worker import Worker
 from modelyard.protocols import Ended, Running, Waiting
+from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing import ExecutorContract, Trials, TrialsElsewhere
 from server_pem import SERVER_PEM
+from yard_fixtures import Yard
 
 pytestmark = pytest.mark.servers
 
@@ -170,6 +177,95 @@ def test_a_job_without_room_waits_until_there_is_some(tmp_path: Path) -> None:
         assert list(executor.states([first, second]).values()) == [Running(), Waiting()]
         trials.release()
         assert [outcome(executor, handle) for handle in (first, second)] == [Ended(), Ended()]
+
+
+# ---- pods that do not start ------------------------------------------------------------------------------------------
+
+LONG_AGO = "2026-01-01T00:00:00Z"
+NO_ROOM = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+
+
+def ago(time: timedelta) -> str:
+    return (SystemClock().now() - time).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def unplaced(since: str | None) -> dict[str, Any]:
+    why = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": NO_ROOM}
+    return {"conditions": [{**why, "lastTransitionTime": since}]}
+
+
+def not_started(reason: str, kind: str = "containerStatuses") -> dict[str, Any]:
+    waits = {"state": {"waiting": {"reason": reason, "message": "it says so"}}}
+    return {"conditions": [{"type": "PodScheduled", "status": "True"}], kind: [waits]}
+
+
+def waiting(fake: FakeKubernetes, pending: dict[str, Any] | None, made: str = LONG_AGO, **spec: Any) -> Any:
+    """Return the state of a job with a pod that shows this, or without one."""
+    fake.room = 0
+    cluster = jobs(fake)
+    cluster.start("job", ["true"], NEEDS)
+    job = fake.jobs["job"]
+    job.pending, job.made, job.manifest["spec"] = pending, made, {**job.manifest["spec"], **spec}
+    return cluster.states(["job"])["job"]
+
+
+@pytest.mark.parametrize(
+    ("pending", "says"),
+    [
+        (unplaced(LONG_AGO), f"kubernetes has not placed it within 5 minutes: Unschedulable {NO_ROOM}"),
+        (unplaced(None), f"kubernetes has not placed it within 5 minutes: Unschedulable {NO_ROOM}"),
+        ({"conditions": []}, "kubernetes has not placed it within 5 minutes: no scheduler has seen its pod"),
+        (None, "kubernetes has not placed it within 5 minutes: no pod was made look at its quotas"),
+        (not_started("ContainerCreating"), "its pod did not start within 30 minutes"),
+        *((not_started(why), f"its container cannot be started: {why} it says so") for why in kubernetes.NEVER_STARTED),
+        (not_started("ImagePullBackOff", "initContainerStatuses"), "its container cannot be started: ImagePullBackOff"),
+    ],
+)
+def test_a_pod_that_will_not_start_by_itself_tells_why(fake: FakeKubernetes, pending: Any, says: str) -> None:
+    state = waiting(fake, pending)
+    assert isinstance(state, Waiting)
+    assert state.fault.startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("pending", "made", "spec"),
+    [
+        (unplaced(ago(kubernetes.TO_PLACE / 2)), LONG_AGO, {}),
+        (unplaced(None), ago(kubernetes.TO_PLACE / 2), {}),
+        (None, ago(kubernetes.TO_PLACE / 2), {}),
+        (not_started("ContainerCreating"), ago(kubernetes.TO_START / 2), {}),
+        (None, LONG_AGO, {"suspend": True}),
+    ],
+)
+def test_a_pod_that_a_cluster_may_still_start_waits(
+    fake: FakeKubernetes, pending: Any, made: str, spec: dict[str, Any]
+) -> None:
+    """It adds a node, fetches an image, or lets a suspended job wait for its turn."""
+    assert waiting(fake, pending, made, **spec) == Waiting()
+
+
+def test_a_job_that_kubernetes_cannot_start_holds_up_no_other_tells_why_and_has_an_end(
+    fake: FakeKubernetes, tmp_path: Path
+) -> None:
+    """With one place, behind which another job waits."""
+    yard = Yard.build(SqliteStore(tmp_path / "yard.db", RECORDS, durability="process"), lease=30.0)
+    executor = executor_of(fake)
+    worker = Worker(yard.runtime, executor, concurrency=1)
+    stuck, next_one = yard.sft(4, "stuck"), yard.sft(4, "next")
+    fake.room, begun, told = 0, set[str](), set[str | None]()
+    for _ in range(4 * MAX_REFUSALS):
+        worker.look()
+        for made in fake.jobs.values():
+            job_id = made.manifest["spec"]["template"]["spec"]["containers"][0]["command"][-2].partition(":")[0]
+            begun.add(job_id)
+            made.pending = unplaced(LONG_AGO)
+        told.add(yard.jobs.get(stuck.id).waiting_for)
+        yard.clock.advance(16)
+    assert begun == {stuck.id, next_one.id}
+    assert yard.job(stuck.id).status is JobStatus.FAILED
+    assert NO_ROOM in str(yard.job(stuck.id).error_message)
+    assert [text for text in told if text and NO_ROOM in text]
+    yard.runtime.store.close()
 
 
 def test_a_failure_tells_the_exit_status_and_the_last_lines(fake: FakeKubernetes) -> None:

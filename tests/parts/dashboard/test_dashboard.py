@@ -324,6 +324,25 @@ def test_the_rows_of_a_baseline_are_looked_up_and_not_kept(monkeypatch: pytest.M
     assert set(read) == {after.id}
 
 
+def test_what_has_nothing_to_show_yet_is_not_in_the_navigation() -> None:
+    def linked(dashboard: Dashboard, path: str = "") -> set[str]:
+        page = Browser(dashboard, host="127.0.0.1").get(path)[1]
+        return set(re.findall(r"<a [^>]*>([A-Z][a-z]+)</a>", page[page.index("<nav") : page.index("</nav>")]))
+
+    with open_platform() as empty:
+        dashboard = Dashboard(empty, reader=host())
+        links = linked(dashboard)
+        assert {"Home", "Jobs", "Traces"} <= links
+        assert not links & {"Tinker", "Sweeps", "Comparisons", "Webhooks"}
+        assert "Tinker" in linked(dashboard, "tinker"), "where one is"
+
+
+def test_an_evaluation_among_the_jobs_says_what_is_evaluated(browser: Browser, platform: Platform) -> None:
+    run = next(iter(platform.evaluations.runs.list(project="bots", entity="acme")))
+    page = browser.get("jobs")[1]
+    assert re.search(rf'<a [^>]*href="[^"]*runs/{run.id}"[^>]*>[^<]*<small>', page)
+
+
 def test_what_a_key_may_not_see_is_absent(platform: Platform, dashboard: Dashboard, browser: Browser) -> None:
     other = Browser(dashboard)
     other.log_in(platform.keys.create("rival").secret)

@@ -53,7 +53,7 @@ def page(platform: Platform, *segments: object, query: str = "") -> str:
 def test_a_loop_shows_its_rounds_the_reward_first_and_the_jobs_that_train(platform: Platform) -> None:
     loop, first, second = platform.training.list()
     text = page(platform, "jobs", loop.id)
-    titles = [text.index(f"<title>{name}</title>") for name in ("reward", "held_out", "loss")]
+    titles = [text.index(f"<title>{name}</title>") for name in ("reward and held_out", "loss")]
     assert titles == sorted(titles)
     assert "best checkpoint" in text
     assert "rounds: all 2 are done" in text

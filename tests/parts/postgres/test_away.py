@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -33,6 +36,7 @@ from polling import until
 from postgres_server import PostgresServer, server_folder
 
 IMPATIENT = 0.1
+LOGGING_COMMAND = "import logging; logging.basicConfig(); from modelyard.cli import main; main()"
 EXAMPLE = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
 ASKED = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
 CALLS: list[tuple[str, str, Any]] = [
@@ -169,6 +173,38 @@ def test_who_waits_for_a_job_or_follows_it_hears_of_all_of_it(
         assert waiting.result(60).status == "succeeded"
         stored = [event.id for event in platform.training.events(job.id)]
         assert [follower.result(60) for follower in followers] == [stored, stored]
+
+
+@pytest.mark.slow
+def test_the_command_that_watches_a_job_comes_back_by_itself(own_server: PostgresServer, tmp_path: Path) -> None:
+    """It waits ten seconds for each look, so three of them are an outage of half a minute."""
+    with held_site(own_server) as (platform, trainer, _), platform.worker():
+        job = platform.training.sft(platform.models.create("m", base_model="tabular-mini"), [EXAMPLE] * 4)
+        assert trainer.held.reached.wait(60)
+        words = ["jobs", "watch", job.id, "--store", own_server.address("yard1")]
+        with subprocess.Popen(
+            [sys.executable, "-c", LOGGING_COMMAND, *words, "--artifacts", str(tmp_path / "artifacts")],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as watch:
+            assert watch.stdout is not None
+            assert watch.stderr is not None
+            try:
+                assert watch.stdout.readline().strip() == job.id  # it follows
+                own_server.stop()
+                looks = 0
+                while looks < 3:
+                    line = watch.stderr.readline()
+                    assert line, "it has ended"
+                    looks += "is looked at again in" in line
+            finally:
+                trainer.held.released.set()
+                own_server.start()
+            told, rest = watch.communicate(timeout=60)
+        assert (watch.returncode, "Traceback" in rest) == (0, False), (told, rest)
+        assert "succeeded" in told.splitlines()
 
 
 @pytest.mark.slow

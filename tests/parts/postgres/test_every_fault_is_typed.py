@@ -10,7 +10,7 @@ import attrs
 import psycopg
 import pytest
 
-from modelyard.errors import OutcomeUnknown, RecordNotFound, StoreBusy
+from modelyard.errors import OutcomeUnknown, RecordNotFound, StoreBusy, StoreClosed
 from modelyard.parts.postgres import store as store_module
 from modelyard.parts.postgres.round_trips_fast import PipelinedConnection
 from modelyard.parts.postgres.store import PostgresStore, migrate
@@ -203,3 +203,11 @@ def test_to_open_a_store_waits_for_a_server_that_comes_up(address: str, monkeypa
     monkeypatch.setattr(PipelinedConnection, "connect", refusing)
     PostgresStore(address, RECORDS, patience=60).close()
     assert not refusals
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "close"])
+def test_a_closed_store_says_so(address: str, name: str) -> None:
+    with closing(PostgresStore(address, RECORDS)) as store:
+        prepare(store)
+    for call in CALLS[name][:1] if name == "atransact" else CALLS[name]:
+        assert isinstance(outcome_of(lambda call=call: call(store)), StoreClosed)

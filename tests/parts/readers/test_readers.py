@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from example_counts import examples
+from file_begins import BEGINS
 from modelyard import Platform, open_platform
 from modelyard.cli import main
 from modelyard.errors import InvalidInput
@@ -285,3 +286,22 @@ def test_a_large_file_is_never_held_whole() -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 8 * 2**20, kind  # of 30 MB
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x"])
+@pytest.mark.parametrize(("begin", "says"), BEGINS)
+def test_files_that_are_not_read_are_called_what_they_are(
+    platform: Platform, tmp_path: Path, name: str, begin: bytes, says: str
+) -> None:
+    (tmp_path / name).write_bytes(begin + b"rest")
+    with pytest.raises(InvalidInput, match=f"^is {says}, which is not read; .*; in {name}$"):
+        platform.training.upload("x", tmp_path / name)
+
+
+def test_a_column_without_a_name_is_called_so(platform: Platform, tmp_path: Path) -> None:
+    table = tmp_path / "x.csv"
+    table.write_text(",prompt,completion\n0,a,b\n1,c,d\n")
+    with pytest.raises(InvalidInput, match=r"^line.1: has a column without a name, as an index has none"):
+        platform.training.upload("x", table)
+    table.write_text("prompt,completion,\na,b,\n")
+    assert platform.training.upload("x", table).rows == 1

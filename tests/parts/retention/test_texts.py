@@ -28,7 +28,6 @@ from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import Forbidden, InvalidInput
 from modelyard.parts.responses.records import ModelResponse
 from modelyard.protocols import Store
-from modelyard.stores import MemoryStore, PostgresStore
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing import ManualClock
 
@@ -192,19 +191,6 @@ def test_old_texts_go_and_the_young_stay(opened: Platform, acting: Any, yard: Pa
 def _all(platform: Platform, record: Record) -> list[Any]:
     found: list[Any] = platform._runtime.store.read(lambda snapshot: snapshot.scan(record.cls, None, 1000))
     return found
-
-
-@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.servers)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    match request.param:
-        case "memory":
-            made: Store = MemoryStore(RECORDS)
-        case "sqlite":
-            made = SqliteStore(tmp_path / "store.db", RECORDS)
-        case _:
-            made = PostgresStore(request.getfixturevalue("yard_address"), RECORDS)
-    with closing(made):
-        yield made
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,12 @@ from example_counts import examples
 from modelyard import Platform, open_platform
 from modelyard.domain.evaluation.run import EvaluationRun, Score
 from modelyard.domain.job import Job
-from modelyard.domain.schema import RECORDS
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.parts.batches.files.records import StoredFile
 from modelyard.parts.fine_tuning.records import FineTuningRequest
 from modelyard.parts.responses.records import ModelResponse
 from modelyard.parts.retention import in_use, texts
 from modelyard.protocols import Store
-from modelyard.stores import MemoryStore, PostgresStore
-from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing import ManualClock
 
 ASKED = [{"role": "user", "content": "a question"}]
@@ -189,19 +185,6 @@ def test_what_is_asked_while_texts_go_is_refused_or_read(
     with pytest.raises(InvalidInput, match="does not exist"):
         yard.compat.responses.create(model="echo", input="x", previous_response_id=again.id, background=True)
     assert not [*yard.jobs.list()]
-
-
-@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.servers)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    match request.param:
-        case "memory":
-            made: Store = MemoryStore(RECORDS)
-        case "sqlite":
-            made = SqliteStore(tmp_path / "store.db", RECORDS)
-        case _:
-            made = PostgresStore(request.getfixturevalue("yard_address"), RECORDS)
-    with closing(made):
-        yield made
 
 
 def test_pages_are_read_by_age_and_no_further_than_what_is_old(

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import uvicorn
 from click.testing import CliRunner, Result
 
 from free_ports import free_ports
+from modelyard import open_platform
 from modelyard.cli import main
 from modelyard.domain.identity import anonymous
 from modelyard.executors.isolating import IsolatingExecutor
@@ -20,6 +22,7 @@ from modelyard.http.interface import Interface
 from modelyard.http.interfaces import STANDARD
 from modelyard.parts.server import commands, uvicorn_server
 from modelyard.parts.server.uvicorn_server import STREAM_SECONDS, GracefulServer
+from modelyard.platform.jobs.worker import Worker
 from modelyard.worker import platform_of
 from polling import until
 
@@ -37,6 +40,36 @@ def call(*words: object, status: int = 0) -> Result:
     result = CliRunner().invoke(main, [str(word) for word in words])
     assert result.exit_code == status, (result.output, result.exception)
     return result
+
+
+@pytest.mark.parametrize(
+    "words", [("serve",), ("serve", "--worker"), ("serve", "--host", "localhost"), ("ui",)], ids=" ".join
+)
+def test_an_address_that_another_process_has_is_one_line_and_nothing_begins(
+    words: tuple[str, ...], store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Worker] = []
+    monkeypatch.setattr(Worker, "start", begun.append)
+    open_platform(store).close()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        shown = call(*words, "--store", store, "--port", port, status=1).output
+    assert [line for line in shown.splitlines() if "cannot be listened at" in line] == [shown.splitlines()[-1]]
+    assert f":{port} cannot be listened at (Address already in use); name another --host or --port" in shown
+    assert begun == []
+
+
+@pytest.mark.parametrize(
+    ("host", "says"), [("203.0.113.1", "203.0.113.1:0 cannot be listened at"), ("a..b", "there is no host a..b")]
+)
+def test_a_host_that_is_not_this_machine_is_one_line(host: str, says: str, store: Path) -> None:
+    assert says in call("serve", "--store", store, "--host", host, "--port", 0, status=1).output.splitlines()[-1]
+
+
+@pytest.mark.parametrize("host", ["", " "])
+def test_a_host_without_a_name_is_not_every_address_of_this_machine(host: str, store: Path) -> None:
+    assert "is empty" in call("serve", "--store", store, "--host", host, "--port", 0, status=2).output
+    assert not store.exists()
 
 
 def test_it_gets_either_a_store_or_a_factory() -> None:

@@ -129,3 +129,35 @@ def test_a_model_that_is_listed_by_its_path_gets_another_name(canned: Any) -> No
         discover(canned(body), pricing={"/models/x.gguf": PRICE}, names={"/models/x.gguf": "org/x"})
     with pytest.raises(InvalidInput, match="names: the server does not list 'other'"):
         discover(canned(body), pricing={"/models/x.gguf": PRICE}, names={"other": "org/x"})
+
+
+CARD = {"id": "m", "max_model_len": 4096}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [CARD],
+        {"models": [CARD]},
+        {"data": [CARD, CARD]},
+        {"data": {"0": CARD}},
+        {"result": [CARD], "success": True},
+        {"code": 0, "data": {"data": [CARD]}},
+        {"data": [CARD, None, {}, {"id": ""}]},
+        {"data": [{**CARD, "max_model_len": "4096", "created": 2**70}], "error": None},
+    ],
+    ids=repr,
+)
+def test_a_list_is_read_in_any_form(canned: Any, body: Any) -> None:
+    (model,) = discover(canned(http(json.dumps(body).encode())), pricing={"m": PRICE})
+    assert (model.entry.id, model.entry.context_length) == ("m", 4096)
+
+
+def test_names_alone_are_a_list(canned: Any) -> None:
+    url = canned(http(b'{"data": ["m", "n"]}'))
+    assert [one.served_as for one in discover(url, pricing={"m": PRICE, "n": PRICE}, context_length=9)] == ["m", "n"]
+
+
+def test_a_failure_in_the_place_of_a_list_is_told_in_the_server_s_words(canned: Any) -> None:
+    with pytest.raises(BackendError, match="out of order"):
+        discover(canned(http(b'{"error": {"message": "out of order"}}')), pricing={"m": PRICE})

@@ -1,15 +1,20 @@
 """Several backends for one model: the next one is tried if one fails before its first delta."""
 
 import asyncio
+import json
 import logging
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
+import attrs
 import pytest
 
 from backends import AsynchronousFace, Failing, OnLoops
-from modelyard import open_platform
+from canned_answers import answering
+from modelyard import Platform, Pricing, open_platform
+from modelyard.backends import VLLM, Timeouts, UpstreamBackend, offer
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Role
@@ -19,6 +24,7 @@ from modelyard.parts.contracts.backend import BackendContract
 from modelyard.parts.scripted.backend import ScriptedBackend
 from modelyard.parts.upstream.fallback import Fallback
 from modelyard.protocols import Capabilities, ServedModel
+from upstream_asking import http
 
 REQUEST = CompletionRequest("echo", (Message(Role.USER, "hi there"),), max_tokens=10, streamed=True)
 
@@ -219,3 +225,37 @@ def test_no_backend_at_all_is_refused() -> None:
 def test_it_blocks_when_any_of_them_does() -> None:
     assert not Fallback([EchoBackend()]).blocking
     assert Fallback([EchoBackend(), TabularBackend()]).blocking
+
+
+# ---- answers that cannot be used, and cost something
+
+
+USAGE = {"usage": {"prompt_tokens": 9, "completion_tokens": 9}}
+UNUSABLE = http(
+    json.dumps({"choices": [{"index": 0, "message": {"content": "hi"}, "finish_reason": "error"}], **USAGE}).encode()
+)
+SAID = http(json.dumps({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], **USAGE}).encode())
+NO_VECTOR = http(json.dumps({"data": [], **USAGE}).encode())
+VECTOR = http(json.dumps({"data": [{"embedding": [1.0, 0.0]}], **USAGE}).encode())
+ONE = offer("m", context_length=99, pricing=Pricing(), capabilities=attrs.evolve(VLLM, embedding_size=2))
+
+
+@pytest.mark.parametrize("on_loop", [False, True])
+def test_the_next_one_answers_after_an_answer_that_cannot_be_used_but_has_a_cost(on_loop: bool) -> None:
+    def both(first: bytes, second: bytes, stack: ExitStack) -> Platform:
+        urls = [stack.enter_context(answering(raw)) for raw in (first, second)]
+        backends = [UpstreamBackend(url, models=[ONE], timeouts=Timeouts(retries=0)) for url in urls]
+        return stack.enter_context(open_platform(backend=Fallback([stack.enter_context(one) for one in backends])))
+
+    with ExitStack() as stack:
+        chats, vectors = both(UNUSABLE, SAID, stack), both(NO_VECTOR, VECTOR, stack)
+        if on_loop:
+            completion = asyncio.run(chats.chat.acomplete(model="m", messages="x"))
+            embedded = asyncio.run(vectors.embeddings.acreate(model="m", input="x"))
+        else:
+            completion = chats.chat.complete(model="m", messages="x")
+            embedded = vectors.embeddings.create(model="m", input="x")
+        assert completion.text == "hi"
+        assert [list(one) for one in embedded.vectors] == [[1.0, 0.0]]
+        assert [(one.prompt_tokens, one.completion_tokens) for one in chats.usage.list()] == [(9, 9)]
+        assert [one.prompt_tokens for one in vectors.usage.list()] == [9]

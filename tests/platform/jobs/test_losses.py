@@ -6,12 +6,13 @@ from typing import Any, TypeVar
 import attrs
 import pytest
 
-from modelyard.domain.job import ENDED, Claim, Job, JobKind, JobProgress, JobStatus, Needs, QueueState
+from modelyard.domain.job import ENDED, Claim, Gain, Job, JobKind, JobProgress, JobStatus, Needs, QueueState
 from modelyard.domain.worker import WorkerRecord
 from modelyard.errors import OutcomeUnknown, StorageFull, StoreBusy, StoreError
+from modelyard.platform.evaluations.service import Evaluations
 from modelyard.platform.jobs.announced import alive
 from modelyard.platform.jobs.expired_claims import PAGE
-from modelyard.platform.jobs.queue import LOSSES_PER_CRASH, MAX_FAULTS
+from modelyard.platform.jobs.queue import LOSSES_PER_CRASH, MAX_FAULTS, WorkerLoss, crash
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.jobs.worker import Worker
 from modelyard.process_identity import machine
@@ -150,6 +151,67 @@ def test_a_suspect_that_is_lost_once_a_process_has_adopted_it_is_charged(yard: A
     yard.runner().adopt(job.id)
     yard.lose_worker()
     assert (yard.progress(job.id).crashes, yard.progress(job.id).losses) == (1, 0)
+
+
+def lose_at(yard: Any, item: str) -> None:
+    """Have the worker that claims the next job die just before an item of its training."""
+    runner, lost = yard.runner(), []
+
+    def before(coming: str) -> None:
+        if coming == item and not lost:
+            lost.append(coming)
+            yard.lose_worker()
+
+    yard.trainer.before = before
+    runner.run(yard.claim(runner))
+    yard.trainer.before = lambda coming: None
+    assert lost
+
+
+@pytest.mark.parametrize("taken_up_before", [0, 3])
+def test_a_process_that_is_killed_while_the_model_loads_again_and_again_fails_no_job_that_works(
+    yard: Any, undisturbed: str, taken_up_before: int
+) -> None:
+    job = yard.sft(ROWS)
+    if taken_up_before:
+        yard.abandon(taken_up_before)
+        yard.lose_worker()
+    for losses in range(1, LOSSES_PER_CRASH + 1):
+        lose_at(yard, "started")
+        assert (yard.progress(job.id).crashes, yard.progress(job.id).losses) == (0, losses)
+    yard.worker().run_until_idle()
+    check_finished_as_if_undisturbed(yard, job.id, undisturbed)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_process_that_dies_once_the_model_is_loaded_is_charged_to_its_job(yard: Any, again: bool) -> None:
+    job = yard.sft(ROWS)
+    if again:
+        lose_at(yard, "started")
+    lose_at(yard, "step 1")
+    assert (yard.progress(job.id).crashes, yard.progress(job.id).losses) == (1, int(again))
+
+
+def test_a_process_that_ends_by_itself_while_the_model_loads_is_charged_to_its_job(yard: Any) -> None:
+    job = yard.sft(ROWS)
+    yard.claim().note(Gain.LOADING)
+    loss, types = WorkerLoss("a signal of its own", preempted=False, alone=True), yard.runtime.job_types
+    event_id, now = yard.runtime.ids(), yard.clock.now()
+    yard.runtime.store.transact(lambda tx: crash(tx, types, tx.get(Job, job.id), event_id, now, 3, loss))
+    assert (yard.progress(job.id).crashes, yard.progress(job.id).losses) == (1, 0)
+
+
+def test_an_evaluation_that_is_killed_before_any_answer_has_come_is_charged_a_tenth(yard: Any) -> None:
+    row = {"prompt": "x", "expected": "x"}
+    Evaluations(yard.runtime, yard.principal).submit("quiz", "echo", [row], "exact_match", project="p")
+    [submitted] = yard.runtime.store.read(lambda snapshot: [job.id for job in snapshot.page(Job, "all")])
+    for losses in range(1, LOSSES_PER_CRASH + 1):
+        runner = yard.runner()
+        steps = runner.steps(yard.claim(runner))
+        next(steps)
+        yard.abandoned.append(steps)
+        yard.lose_worker()
+        assert (yard.progress(submitted).crashes, yard.progress(submitted).losses) == (0, losses)
 
 
 def test_a_suspect_that_has_saved_its_state_is_one_no_longer(yard: Any) -> None:

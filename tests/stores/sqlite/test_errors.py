@@ -371,6 +371,7 @@ def test_each_code_of_sqlite_has_its_error(code: int, kind: type[StoreError]) ->
     store_error = to_store_error(error)
     assert (type(store_error), store_error.__cause__) == (kind, error)
     assert is_busy(error) == (kind is StoreBusy)
+    assert ("no room for records on the disk" in str(store_error)) == (kind is StorageFull)
 
 
 def test_the_errors_are_those_of_the_module_that_sqlite_utils_uses() -> None:
@@ -384,7 +385,8 @@ def test_the_errors_are_those_of_the_module_that_sqlite_utils_uses() -> None:
 def test_a_write_that_fails_under_a_limit_of_file_sizes_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     limited = types.SimpleNamespace(RLIMIT_FSIZE=1, RLIM_INFINITY=-1, getrlimit=lambda _: (2**20, -1))
     monkeypatch.setattr(errors, "resource", limited)
-    assert type(to_store_error(Fault(sqlite3.SQLITE_IOERR_WRITE))) is StorageFull
+    error = to_store_error(Fault(sqlite3.SQLITE_IOERR_WRITE))
+    assert (type(error), "free some, then try again" in str(error)) == (StorageFull, True)
 
 
 def test_a_failed_write_says_that_the_disk_failed() -> None:

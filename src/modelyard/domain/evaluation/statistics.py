@@ -212,7 +212,7 @@ def paired(pairs: Sequence[tuple[float, float]], confidence: float = CONFIDENCE)
     if all(type(value) is bool for pair in pairs for value in pair):
         p: float | None = mcnemar(wins, losses)
     else:
-        p = _t_test(mean, deviation, len(differences))
+        p = t_test(mean, deviation, len(differences))
     error = None if deviation is None else deviation / math.sqrt(len(differences))
     numbers = Numbers(len(differences), mean, deviation, error)
     return Paired(*counts, mean, difference_interval(pairs, numbers, len(differences), confidence), p)
@@ -242,11 +242,7 @@ def _log_binomial(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
-def t_test(values: Sequence[float]) -> float | None:
-    return _t_test(*spread(values), len(values))
-
-
-def _t_test(mean: float, deviation: float | None, count: int) -> float | None:
+def t_test(mean: float, deviation: float | None, count: int) -> float | None:
     if deviation is None:
         return None
     if deviation == 0:

@@ -10,15 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from modelyard.domain.completion import (
-    CompletionRequest,
-    ContentPart,
-    Message,
-    Role,
-    ToolCall,
-    ToolChoice,
-    ToolMode,
-)
+from modelyard.domain.completion import CompletionRequest, ContentPart, Message, Role, ToolCall, ToolChoice, ToolMode
 from modelyard.domain.frozen_fast import maker
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.bounds import LONGEST_MODEL_NAME, NUMBERS, ParsedRequest, is_unicode, number_fields

@@ -5,12 +5,7 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
-from modelyard.http.catalogue.schemas import (
-    OWNER,
-    CatalogueBody,
-    ListedModel,
-    ModelList,
-)
+from modelyard.http.catalogue.schemas import OWNER, CatalogueBody, ListedModel, ModelList
 from modelyard.http.error_responses import ERROR
 from modelyard.http.headers import Header
 from modelyard.http.interface import Auth, Interface

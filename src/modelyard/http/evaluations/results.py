@@ -15,13 +15,7 @@ from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length, Within
 from modelyard.formats.filter_expressions import parse_query
-from modelyard.http.evaluations.route import (
-    GenaiSpanRef,
-    body_of,
-    evaluation_route,
-    namespace_of,
-    problems_in_request,
-)
+from modelyard.http.evaluations.route import GenaiSpanRef, body_of, evaluation_route, namespace_of, problems_in_request
 from modelyard.http.message import JSON_HEADER, Response, dump, json_response
 from modelyard.http.response_bodies import FIRST_LINES
 from modelyard.http.route import Body, Route, RouteCall

@@ -7,7 +7,16 @@ from pathlib import Path
 import click
 
 from modelyard.cli.lazy_group import parts_of
-from modelyard.cli.terminal import PlaceType, StoreName, StoreType, opened, printable_store, require_file, store_option
+from modelyard.cli.terminal import (
+    PlaceType,
+    StoreName,
+    StoreType,
+    not_empty,
+    opened,
+    printable_store,
+    require_file,
+    store_option,
+)
 from modelyard.compose import open_store, store_address
 from modelyard.domain.schema import records_of
 from modelyard.part import Part
@@ -46,7 +55,9 @@ def backup(store: StoreName, file: Path) -> None:
 @click.command()
 @click.argument("file", type=PlaceType())
 @click.argument("target", type=StoreType(), metavar="[TARGET]", required=False)
-@click.option("--artifacts", metavar="FOLDER|ADDRESS", help="Where its files go, if not next to TARGET.")
+@click.option(
+    "--artifacts", metavar="FOLDER|ADDRESS", callback=not_empty, help="Where its files go, if not next to TARGET."
+)
 @click.option("--check", is_flag=True, help="Read all of FILE, and write nothing.")
 def restore(file: Path, target: StoreName | None, artifacts: str | None, check: bool) -> None:
     """Copy a backup back, and check it.

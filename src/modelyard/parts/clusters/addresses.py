@@ -44,9 +44,9 @@ class NamedCluster:
         """Raise `ClusterError` where it is not, or refuses."""
         self.cluster.check()
 
-    def executor(self, factory: str, arguments: Sequence[str], python: str) -> ClusterExecutor:
+    def executor(self, factory: str, arguments: Sequence[str], python: str, log: str) -> ClusterExecutor:
         """Return what runs jobs there."""
-        return ClusterExecutor(self.cluster, factory, arguments, python=python)
+        return ClusterExecutor(self.cluster, factory, arguments, python=python, log=log)
 
 
 def ray(address: str) -> NamedCluster:

@@ -55,7 +55,9 @@ class ClusterExecutor:
     """Runs each job in a cluster, as `PYTHON -m modelyard.worker FACTORY JOB_ID:ATTEMPT [ARGUMENT...]`.
 
     `factory` and `arguments` are as for `SubprocessExecutor`; the machines of the cluster must have them, and reach the
-    same store and artifacts. Jobs outlive this process when it is closed with `leave`; their handles are enough to find
+    same store and artifacts. With `log`, "text" or "json", a job's log goes to its standard error.
+
+    Jobs outlive this process when it is closed with `leave`; their handles are enough to find
     them again. The cluster is asked for its list at most every `interval` seconds, once for all jobs. While it does not
     answer, jobs are taken to be as they were last seen: a job that runs keeps its own lease. A job that the cluster
     does not list for `patience` seconds has ended.
@@ -76,6 +78,7 @@ class ClusterExecutor:
         arguments: Sequence[str] = (),
         *,
         python: str = "python",
+        log: str = "",
         interval: float = 2.0,
         patience: float = 60.0,
         grace: float = 30.0,
@@ -83,7 +86,8 @@ class ClusterExecutor:
     ) -> None:
         check_factory(factory)
         self._cluster = cluster
-        self._before, self._after = (python, "-X", "faulthandler", "-m", WORKER, factory), tuple(arguments)
+        form = [f"--log={log}"] if log else []
+        self._before, self._after = (python, "-X", "faulthandler", "-m", WORKER, *form, factory), tuple(arguments)
         self._interval, self._patience, self._grace = interval, patience, grace
         self._clock = clock or SystemClock()
         self._seen: dict[str, _Seen] = {}

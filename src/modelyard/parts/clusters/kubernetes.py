@@ -2,11 +2,13 @@
 
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
+from modelyard.clock import SystemClock
 from modelyard.domain.job import Needs
 from modelyard.errors import ClusterError, InvalidInput
 from modelyard.parts.clusters.cluster import Cluster
@@ -28,6 +30,25 @@ LINES = 40
 """How many lines of a job's output are read."""
 EVICTED = frozenset({"Evicted", "Preempting", "NodeLost", "Shutdown", "NodeShutdown", "Terminated"})
 """Reasons of pods that were ended from outside."""
+
+
+TO_PLACE = timedelta(minutes=5)
+"""How long a pod may be unschedulable, or not even made: a cluster may add a node meanwhile."""
+TO_START = timedelta(minutes=30)
+"""How long a pod that was placed may take to fetch its images and mount its volumes."""
+NEVER_STARTED = frozenset(
+    {
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImageInspectError",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    }
+)
+"""Reasons of a container that waits for what somebody has to mend."""
 
 Manifest = Mapping[str, Any]
 
@@ -87,13 +108,13 @@ class KubernetesJobs:
         return name
 
     def states(self, ids: Collection[str]) -> Mapping[str, ExecutorState]:
-        """Return the states of Jobs, from one list. If one of these has failed, the pods are listed too."""
+        """Return the states of Jobs, from one list, and one of the pods unless all of these run or have succeeded."""
         listed = self._http.request("GET", f"{self._jobs}?labelSelector={SELECTED}").json()["items"]
         jobs = {job["metadata"]["name"]: job for job in listed if job["metadata"]["name"] in ids}
-        failed = [job for job in jobs.values() if _condition(job) == "Failed"]
-        pods = self._http.request("GET", f"{self._pods}?labelSelector={SELECTED}").json()["items"] if failed else []
-        ends = {pod["metadata"].get("labels", {}).get("job-name"): pod for pod in pods}
-        return {name: _state(job, ends.get(name)) for name, job in jobs.items()}
+        told = any(_condition(job) == "Failed" or _waits(job) for job in jobs.values())
+        pods = self._http.request("GET", f"{self._pods}?labelSelector={SELECTED}").json()["items"] if told else []
+        found, now = {pod["metadata"].get("labels", {}).get("job-name"): pod for pod in pods}, SystemClock().now()
+        return {name: _state(job, found.get(name), now) for name, job in jobs.items()}
 
     def stop(self, id: str) -> None:
         """Delete the Job with its pod, which gets SIGTERM, and after its grace period SIGKILL."""
@@ -165,11 +186,50 @@ def _condition(job: Mapping[str, Any]) -> str:
     return ""
 
 
-def _state(job: Mapping[str, Any], pod: Mapping[str, Any] | None) -> ExecutorState:
+def _waits(job: Mapping[str, Any]) -> bool:
+    return not _condition(job) and not job.get("status", {}).get("ready") and not job["spec"].get("suspend")
+
+
+def _state(job: Mapping[str, Any], pod: Mapping[str, Any] | None, now: datetime) -> ExecutorState:
     end = _condition(job)
     if not end:
-        return Running() if job.get("status", {}).get("ready") else Waiting()
+        if job.get("status", {}).get("ready"):
+            return Running()
+        return Waiting(_never_starts(job, pod or {}, now) if _waits(job) else "")
     return Ended() if end == "Complete" else _failure(pod)
+
+
+def _never_starts(job: Mapping[str, Any], pod: Manifest, now: datetime) -> str:
+    """Return why a job that waits will not begin by itself, as far as its pod shows; "" while it may."""
+    status = pod.get("status", {})
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waits = container.get("state", {}).get("waiting") or {}
+        if waits.get("reason") in NEVER_STARTED:
+            return _sentence("its container cannot be started", waits)
+    since = _time((pod or job)["metadata"].get("creationTimestamp"))
+    if since is None or status.get("phase", "Pending") != "Pending":
+        return ""
+    placed = {"reason": "no pod was made", "message": "look at its quotas and at `kubectl describe job`"}
+    scheduled = [one for one in status.get("conditions") or () if one["type"] == "PodScheduled"]
+    if pod:
+        placed = scheduled[0] if scheduled else {"reason": "no scheduler has seen its pod"}
+    if placed.get("status") == "True":
+        late = now - since >= TO_START
+        return (
+            f"its pod did not start within {TO_START.seconds // 60} minutes: `kubectl describe pod` says why"
+            if late
+            else ""
+        )
+    late = now - (_time(placed.get("lastTransitionTime")) or since) >= TO_PLACE
+    return _sentence(f"kubernetes has not placed it within {TO_PLACE.seconds // 60} minutes", placed) if late else ""
+
+
+def _sentence(what: str, why: Mapping[str, Any]) -> str:
+    return f"{what}: {why.get('reason', '')} {why.get('message', '')}".strip()
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def _failure(pod: Mapping[str, Any] | None) -> Ended:

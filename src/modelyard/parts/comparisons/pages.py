@@ -13,6 +13,10 @@ from modelyard.report.numbers import ref_text
 SEARCHED = 2000
 
 
+def has_runs(view: View) -> bool:
+    return len([*islice(view.platform.evaluations.runs.list_all(), 2)]) == 2
+
+
 def listed(view: View) -> HtmlPage:
     found = [
         (view.link(ref_text(name), "comparisons", "evaluation", name=name), len(runs))

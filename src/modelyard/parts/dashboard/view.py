@@ -265,7 +265,8 @@ def framed(view: View, page: HtmlPage) -> Html:
 
 def _header(view: View) -> Html:
     pages = (page for part in view.platform.parts for page in part.pages())
-    of_parts = sorted((page.label, "/".join(page.path)) for page in pages if page.label)
+    labelled = [(page, "/".join(page.path)) for page in pages if page.label]
+    of_parts = sorted((page.label, path) for page, path in labelled if path == view.section or page.is_shown(view))
     links = (
         tag(
             "a",
@@ -278,4 +279,6 @@ def _header(view: View) -> Html:
     )
     who = tag("span", view.principal.name, kind="quiet")
     leave = view.action("Log out", "logout") if view.token else tag("span", "read-only", kind="chip")
-    return tag("header", tag("a", "modelyard", href=view.url(""), kind="brand"), tag("nav", *links), who, leave)
+    fold = [tag("input", type="checkbox", id="menu", kind="fold"), tag("label", "Menu", for_="menu", kind="fold")]
+    brand = tag("a", "modelyard", href=view.url(""), kind="brand")
+    return tag("header", brand, *fold, tag("nav", *links, aria_label="Pages"), who, leave)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import attrs
+
 from modelyard.domain.embedding import EmbeddedBatch, EmbeddingInput
 from modelyard.errors import BackendError
 from modelyard.protocols import AsyncBackend, Backend
@@ -37,6 +39,13 @@ def as_streaming(backend: Any, size: int) -> Backend | AsyncBackend:
     return cast(Backend, SimpleNamespace(**found))
 
 
+@attrs.frozen
+class SpentTokens:
+    """What an answer of a server has cost that cannot be used; its error follows."""
+
+    tokens: int
+
+
 class BatchCollector:
     """Takes batches until there is a vector for each of `count` inputs. `produced` says whether any came."""
 
@@ -52,6 +61,9 @@ class BatchCollector:
 
     def take(self, batch: Any) -> bool:
         """Add a batch; return True, so that the caller pauses after it. Raises `BackendError`."""
+        if type(batch) is SpentTokens:
+            self._count_tokens(batch.tokens, sum(self._limits[len(self.vectors) :]))
+            return True
         if type(batch) is not EmbeddedBatch or not batch.vectors:
             raise BackendError(f"the backend gave a {type(batch).__name__} instead of embeddings")
         first, last = len(self.vectors), len(self.vectors) + len(batch.vectors)

@@ -1,10 +1,8 @@
 """Requests and answers in the embeddings format: read strictly, written, and the same for another server."""
 
 import base64
-import binascii
 import struct
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, ClassVar, Literal
 
@@ -13,7 +11,6 @@ import attrs
 from modelyard.domain.embedding import (
     MAX_INPUTS,
     MAX_TOKENS,
-    EmbeddedBatch,
     EmbeddingInput,
     EmbeddingRequest,
     EmbeddingResult,
@@ -169,38 +166,3 @@ def embeddings_request(request: EmbeddingRequest, name: str, dimensions: int | N
     if request.user is not None:
         body["user"] = request.user
     return dumps(body)
-
-
-def read_answer(value: Any, count: int) -> EmbeddedBatch:
-    """Read the embeddings of so many inputs. Without indexes they are in the order of the inputs."""
-    answer = fields.mapping(value)
-    found = fields.required(lambda data: fields.each(_numbered_vector, data), answer, "data")
-    if all(at is None for at, _ in found):
-        found = tuple((at, vector) for at, (_, vector) in enumerate(found))
-    if sorted(-1 if at is None else at for at, _ in found) != list(range(count)):
-        raise InvalidInput.at("data", msg=f"must have one embedding for each of the {count} inputs")
-    return EmbeddedBatch(tuple(vector for _, vector in sorted(found, key=lambda one: one[0] or 0)), _counted(answer))
-
-
-def _counted(answer: Mapping[str, Any]) -> int | None:
-    """Return the tokens that the server has counted; None if it has counted none."""
-    usage = answer.get("usage")
-    named = [usage.get(name) for name in ("prompt_tokens", "input_tokens", "total_tokens")] if usage else []
-    counts = [round(one) for one in named if type(one) in (int, float) and 0 < one < 2**40]
-    return max(counts, default=None)
-
-
-def _numbered_vector(value: Any) -> tuple[int | None, Sequence[float]]:
-    one = fields.mapping(value)
-    at = fields.optional(fields.number, one, "index", None)
-    return None if at is None else int(at), fields.required(_vector, one, "embedding")
-
-
-def _vector(value: Any) -> Sequence[float]:
-    if not isinstance(value, str):
-        return fields.each(fields.number, value)
-    try:
-        raw = base64.b64decode(value, validate=True)
-        return array("f", struct.unpack(f"<{len(raw) // _SIZE}f", raw))
-    except (binascii.Error, struct.error, ValueError):
-        raise fields.refused("must be 32-bit floats in base64", "value_error") from None

@@ -141,7 +141,7 @@ class EmbeddingPipeline(BookedRequest):
     def remainder(self) -> CompletionBooking | None:
         """Return the booking that records what was embedded so far, and releases what was reserved."""
         usage = None
-        if self.collected is not None and self.collected.vectors:
+        if self.collected is not None and (self.collected.vectors or self.collected.tokens):
             usage = Usage(self.collected.tokens, estimated=self.collected.estimated)
         elif self.sent:
             usage = Usage(estimated_tokens(self.most), estimated=True)

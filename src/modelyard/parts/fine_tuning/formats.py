@@ -15,6 +15,7 @@ from modelyard.domain.training import Example, Preference
 from modelyard.errors import InvalidInput, nearest
 from modelyard.formats.jsonl import read_rows
 from modelyard.formats.training_data import example_of, preference_of
+from modelyard.parts.readers.forms import form_of
 from modelyard.platform.training.data import BaseModelCheck
 
 T = TypeVar("T")
@@ -25,28 +26,46 @@ _PLACES: Mapping[str, tuple[str | int, ...]] = {
     "chosen": ("preferred_output", 0),
     "rejected": ("non_preferred_output", 0),
 }
+_EXAMPLES = ("messages",)
+_PAIRS = ("a preference for fine-tuning services", "messages with chosen and rejected answers")
+"""Forms of rows that a method takes."""
 _INPUT = frozenset({"messages", "tools", "parallel_tool_calls"})
 _PAIR = frozenset({"input", "preferred_output", "non_preferred_output"})
 
 
 def read_supervised(file: BinaryIO, check: BaseModelCheck | None = None) -> Iterator[Example]:
     """Yield the examples of a file. Raises `InvalidInput` at ("row", <number from 0>, <field>, ...)."""
-    return _read(file, example_of, check)
+    return _read(file, example_of, check, _EXAMPLES)
 
 
 def read_pairs(file: BinaryIO, check: BaseModelCheck | None = None) -> Iterator[Preference]:
     """Yield the preferences of a file. Raises `InvalidInput` at ("row", <number from 0>, <field>, ...)."""
-    return _read(file, _preference, check)
+    return _read(file, _preference, check, _PAIRS)
 
 
-def _read(file: BinaryIO, parse: Callable[[Mapping[str, Any]], T], check: BaseModelCheck | None) -> Iterator[T]:
+def _read(
+    file: BinaryIO, parse: Callable[[Mapping[str, Any]], T], check: BaseModelCheck | None, forms: tuple[str, ...]
+) -> Iterator[T]:
     for number, row in enumerate(read_rows(file)):
         try:
             with _in_their_words(row):
                 read: Any = parse(row)
                 yield read if check is None else check(read)
         except InvalidInput as wrong:
-            raise wrong.below("row", number) from None
+            raise _with_form(wrong, row, forms).below("row", number) from None
+
+
+def _with_form(wrong: InvalidInput, row: Mapping[str, Any], forms: tuple[str, ...]) -> InvalidInput:
+    """Add in which other public form than these a row is, if it is in one."""
+    try:
+        form = form_of(row)
+    except InvalidInput:
+        return wrong
+    if form is None or form.name in forms:
+        return wrong
+    first, *others = wrong.problems
+    said = f"{first.msg}; the row is in the form {form.name!r}, and this method takes rows in the form {forms[0]!r}"
+    return InvalidInput([attrs.evolve(first, msg=said), *others])
 
 
 def _preference(row: Mapping[str, Any]) -> Preference:

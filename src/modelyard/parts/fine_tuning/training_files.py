@@ -11,6 +11,7 @@ from modelyard.formats.jsonl import read_rows
 from modelyard.formats.training_data import EXAMPLES, PREFERENCES
 from modelyard.parts.batches.files.service import Files
 from modelyard.parts.fine_tuning.formats import read_pairs, read_supervised
+from modelyard.parts.readers.begins import check_begin
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import BaseModelCheck, store_rows
 from modelyard.protocols import StoredArtifact
@@ -42,7 +43,14 @@ class TrainingFiles:
         file = files.get(file_id)
         if file.purpose != PURPOSE:
             raise InvalidInput.at(at, msg=f'must be a file of the purpose "{PURPOSE}", not "{file.purpose}"')
-        return files.open(file.id)
+        opened = files.open(file.id)
+        try:
+            with located(at):
+                check_begin(opened)
+        except InvalidInput:
+            opened.close()
+            raise
+        return opened
 
 
 @contextmanager

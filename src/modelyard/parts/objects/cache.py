@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.artifacts.naming import NAME, altered
-from modelyard.errors import ArtifactMissing
+from modelyard.errors import ArtifactMissing, StoreError
 
 _KEPT = 0.9
 """The share of the room that is kept when copies are dropped, so that not every new copy looks through the folder."""
@@ -57,7 +57,10 @@ class LocalCache:
             file.close()
             self.drop(name)
             raise altered(name)
-        self._count(os.fstat(file.fileno()).st_size)
+        with suppress(
+            OSError, StoreError
+        ):  # the copy is open: what room the others take is counted by the next process
+            self._count(os.fstat(file.fileno()).st_size)
         return file
 
     def drop(self, name: str) -> None:

@@ -196,7 +196,7 @@ class _Whole:
         if not self._signs:
             return 0
         since, removed = datetime.now(UTC) - timedelta(seconds=seconds), 0
-        pages = iter(obstore.list(self._store, _UPLOADING, chunk_size=1000))
+        pages = iter(self._border.ask(name, obstore.list, self._store, _UPLOADING, chunk_size=1000))
         while page := self._border.ask(name, next, pages, None):
             for one in page:
                 if one["path"].endswith(name) and one["last_modified"] <= since:

@@ -16,7 +16,16 @@ except ImportError as error:
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>|error occurred \((\w{1,60})\)")
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})|\b([45]\d\d) [A-Z][a-z]+")
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist|container does not exist", re.IGNORECASE)
-_KINDS: tuple[tuple[type[StoreError], str, str], ...] = (
+
+
+def _lasting(message: str) -> StoreError:
+    """Make the error of an address, or of credentials, that are wrong until somebody corrects them."""
+    made = ArtifactsUnavailable(message)
+    made.lasting = True
+    return made
+
+
+_KINDS: tuple[tuple[Callable[[str], StoreError], str, str], ...] = (
     (
         ArtifactsUnavailable,
         r"RequestTimeTooSkewed|RequestExpired",
@@ -33,7 +42,7 @@ _KINDS: tuple[tuple[type[StoreError], str, str], ...] = (
         "is too busy, also after several attempts; try again later",
     ),
     (
-        ArtifactsUnavailable,
+        _lasting,
         r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken|Authenti|Authoriz"
         r"|NoAuthenticationInformation|[Cc]redential|Forbidden|\b(?:401|403)\b",
         "refuses the credentials; check that they are set, valid, and may read, write, list and delete there",
@@ -50,7 +59,7 @@ def to_store_error(fault: BaseException, place: str) -> StoreError:
     """Make the error for a fault of the object store at `place`, its bucket. Nothing that it sent is repeated."""
     text = f"{type(fault).__name__} {fault}"
     if _NO_BUCKET.search(text):
-        return ArtifactsUnavailable(f"there is no {place}; create it, or correct the address of the artifacts")
+        return _lasting(f"there is no {place}; create it, or correct the address of the artifacts")
     if isinstance(fault, PermissionDeniedError | UnauthenticatedError) and "TimeTooSkewed" not in text:
         text = "AccessDenied " + text
     for kind, pattern, advice in _KINDS:
@@ -85,9 +94,7 @@ class Border:
         except BaseException as fault:
             if type(fault).__name__ != "PanicException":  # of obstore's language: it gives no other sign
                 raise
-            raise ArtifactsUnavailable(
-                f"the endpoint of the object store of {self._place} is malformed; correct it"
-            ) from None
+            raise _lasting(f"the endpoint of the object store of {self._place} is malformed; correct it") from None
 
     def ask(self, name: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         with self.crossed(name):

@@ -184,7 +184,7 @@ class ObjectArtifacts:
 
     def names(self) -> Iterator[str]:
         """Yield every stored name, a page of the listing at a time."""
-        pages = iter(obstore.list(self._store, chunk_size=1000))
+        pages = iter(self._ask("", obstore.list, chunk_size=1000))
         while page := self._border.ask("", next, pages, None):
             yield from (one["path"] for one in page if NAME.fullmatch(one["path"]))
 

@@ -2,24 +2,20 @@
 
 import json
 import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import click
 
-from modelyard.cli.terminal import (
-    DEFAULT_STORE,
-    StoreName,
-    json_option,
-    named_factory,
-    opened,
-    opened_or_empty,
-    show,
-    store_option,
-)
+from modelyard.cli.lazy_group import parts_of
+from modelyard.cli.terminal import DEFAULT_STORE, StoreName, json_option, named_factory, opened, show, store_option
+from modelyard.compose import open_platform
 from modelyard.domain.completion import Message, Role
 from modelyard.formats.chat.bounds import is_unicode
 from modelyard.formats.converter import unstructure
 from modelyard.parts.asked_models import is_named_like_a_hub, offer_named
 from modelyard.platform.chat.request import ChatOptions
+from modelyard.platform.platform import Platform
 from modelyard.report.table import printable
 
 
@@ -67,6 +63,23 @@ def ask(
             sys.stdout.write("\n".join(map(printable, delta.text.split("\n"))))
             sys.stdout.flush()
     click.echo()
+
+
+def opened_or_empty(store: StoreName) -> AbstractContextManager[Platform]:
+    """Open the platform in `store` or, where there is none yet, one in memory: no file is made."""
+    if named_factory() is not None or not isinstance(store, Path) or not _is_missing(store):
+        return opened(store)
+    if store != DEFAULT_STORE:
+        click.echo(f"there is no store at {store}: this is without one", err=True)
+    return open_platform(parts=parts_of(click.get_current_context()))
+
+
+def _is_missing(store: Path) -> bool:
+    try:
+        store.lstat()
+    except OSError as wrong:  # such as a name that is too long
+        return isinstance(wrong, FileNotFoundError) and store.parent.is_dir()
+    return False
 
 
 def _checked(text: str) -> str:

@@ -8,6 +8,9 @@ import click
 
 from modelyard.cli.terminal import StoreName, json_option, opened, show, show_fields, store_option
 from modelyard.domain.job import JobStatus
+from modelyard.errors import StoreError
+from modelyard.platform.operations.files import FileFault
+from modelyard.platform.platform import Platform
 
 PARTS = ("api", "store", "artifacts", "worker", "queue")
 IDLE = "no worker is alive, and no job waits for one"
@@ -20,8 +23,14 @@ MOST_QUEUED = 1000
 @click.option("--grace", default=900.0, show_default=True, type=click.FloatRange(0), help="Seconds between two looks.")
 @json_option
 def sweep(store: StoreName, grace: float, as_json: bool) -> None:
-    """Remove files that no record names, which a crash may leave, and name records that have lost their files."""
+    """Remove files that no record names, which a crash may leave, and name records that have lost their files.
+
+    If there are any, it looks again after `--grace` seconds, or the length of a lease if that is longer.
+    """
     with opened(store) as platform:
+        click.echo(
+            f"looks at the files; again after {grace:g} seconds if one has no record, or the other way round", err=True
+        )
         found = platform.sweep(grace)
     show_fields(attrs.asdict(found, recurse=False).items(), as_json)
 
@@ -34,13 +43,14 @@ def doctor(store: StoreName, files: bool, as_json: bool) -> None:
     """Try every part of the platform; exit status 1 if one fails, or if jobs wait and no worker is alive."""
     with opened(store) as platform:
         check = platform.health.system_check(deep=True)
-        faults = platform.health.check_files() if files else []
+        faults, unread = _file_faults(platform) if files else ([], None)
         queued = islice(platform.jobs.list(status=JobStatus.QUEUED), MOST_QUEUED)
         held = Counter(job.waiting_for for job in queued if job.waiting_for is not None).most_common()
     if as_json:
         waiting = [{"jobs": jobs, "waiting_for": reason} for reason, jobs in held]
         found = [*attrs.asdict(check).items(), ("success", check.success), ("queue_waits_for", waiting)]
-        show_fields([*found, ("files", [*map(attrs.asdict, faults)])] if files else found, True)
+        of_files = [("files", [*map(attrs.asdict, faults)]), ("files_unread", unread)]
+        show_fields([*found, *of_files] if files else found, True)
     else:
         rows = []
         for name in PARTS:
@@ -54,11 +64,21 @@ def doctor(store: StoreName, files: bool, as_json: bool) -> None:
         if held:
             click.echo(f"\nwhat the oldest queued jobs wait for, of {MOST_QUEUED:,} at most")
             show(False, ("jobs", "waiting_for"), [(jobs, reason) for reason, jobs in held])
-        if files:
+        if unread:
+            click.echo(f"\nthe files could not be read: {unread}")
+        elif files:
             click.echo(f"\n{len(faults)} records lack their files or have others")
             show(
                 False, ("kind", "id", "entity", "why"), [(one.kind, one.id, one.entity, one.problem) for one in faults]
             )
     well = all(getattr(check, name).success or (name == "worker" and check.idle) for name in PARTS)
-    if faults or not well:
+    if faults or unread or not well:
         click.get_current_context().exit(1)
+
+
+def _file_faults(platform: Platform) -> tuple[list[FileFault], str | None]:
+    """Return the records that lack their files, or why the files could not be read."""
+    try:
+        return platform.health.check_files(), None
+    except StoreError as away:
+        return [], str(away)

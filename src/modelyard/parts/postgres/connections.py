@@ -197,10 +197,14 @@ class ReadPool:
             raise fault
         return result
 
-    @contextmanager
-    def _borrowed(self, deadline: float) -> Any:
+    def refuse_closed(self) -> None:
+        """Raise `StoreClosed` once they were closed."""
         if self._closed:
             raise StoreClosed("the store was closed")
+
+    @contextmanager
+    def _borrowed(self, deadline: float) -> Any:
+        self.refuse_closed()
         if not self._free.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise StoreBusy(
                 f"all {self._most} connections that read were in use for {self._patience} seconds; try again"

@@ -218,6 +218,7 @@ class PostgresStore:
     def _refuse_misuse(self) -> None:
         if process_identity.forks != self._forks:
             raise UsedAfterFork("this store was opened before a fork; open it again in the child")
+        self._readers.refuse_closed()
         self._group.refuse_steps()
 
 

@@ -13,14 +13,13 @@ from modelyard.formats.json import loads
 from modelyard.formats.json_stream import CHUNK, JsonReader, file_chunks
 from modelyard.formats.jsonl import check_line, lines_of
 from modelyard.formats.training_data import RowFormat
+from modelyard.parts.readers.begins import check_begin
 from modelyard.parts.readers.forms import KNOWN, RowForm, form_of, members_of, nearest_form
 from modelyard.platform.evaluations.input_rows import csv_rows
 
 T = TypeVar("T")
 
 _BOM = b"\xef\xbb\xbf"
-_LINES = "save it as JSON Lines (df.to_json(path, orient='records', lines=True))"
-_OTHERS = {b"PAR1": "Parquet", b"\x1f\x8b": "gzip", b"PK\x03\x04": "a zip file or a workbook", b"ARROW1": "Arrow"}
 _READ = (Example, Preference, Example | Preference)
 
 
@@ -91,24 +90,12 @@ Rows = Iterator[tuple[Callable[[], int], Any]]
 
 
 def _container(file: BinaryIO, name: str) -> Callable[[BinaryIO], Rows]:
-    begin = _begin_of(file)
-    for mark, other in _OTHERS.items():
-        if begin.startswith(mark):
-            raise InvalidInput.at(msg=f"is {other}, which is not read; {_LINES}")
+    begin = check_begin(file)
     if name.lower().endswith(".csv"):
         return _table
     if name.lower().endswith(".tsv"):
         raise InvalidInput.at(msg="is a table with tabs; separate its columns by commas, and let it end in .csv")
     return _array if begin.removeprefix(_BOM).lstrip()[:1] == b"[" else _lines
-
-
-def _begin_of(file: BinaryIO) -> bytes:
-    peek = getattr(file, "peek", None)
-    if peek is not None:
-        return bytes(peek(CHUNK))
-    begin = file.read(CHUNK)
-    file.seek(-len(begin), os.SEEK_CUR)
-    return begin
 
 
 def _lines(file: BinaryIO) -> Rows:
@@ -162,6 +149,9 @@ def _first(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 def _table(file: BinaryIO) -> Rows:
     for number, cells in csv_rows(file.name):
+        if cells.get(""):
+            msg = "has a column without a name, as an index has none; save the table without it"
+            raise InvalidInput.at("line", 1, msg=f"{msg} (df.to_csv(path, index=False))")
         yield lambda number=number: number, {name: cell for name, cell in cells.items() if cell or name in _KEPT}  # type: ignore[misc]
 
 

@@ -46,6 +46,7 @@ STYLE = """
 .modelyard .chip.worse{background:#D55E0033}
 .modelyard .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(320px,1fr));gap:14px}
 .modelyard figure{margin:0;max-width:460px;padding:12px;border:1px solid rgba(128,128,128,.28);border-radius:10px}
+.modelyard figure.large{max-width:760px}
 .modelyard figure svg{display:block;width:100%;height:auto}
 .modelyard details{margin:10px 0}
 .modelyard summary{display:list-item;cursor:pointer;font-weight:600;padding:4px 0}
@@ -59,6 +60,10 @@ STYLE = """
 .modelyard .cards td,.modelyard .cards td.number{white-space:normal}
 .modelyard .cards td,.modelyard .cards td.text{max-width:none;overflow-wrap:anywhere}
 .modelyard .cards td:not([data-label=""])::before{content:attr(data-label) " ";font:600 12px system-ui;opacity:.72}
+.modelyard .cards td:empty{display:none}
+.modelyard .cards td.brief,.modelyard .cards td.choice{display:inline-block;padding:1px 0 1px 12px}
+.modelyard .cards td.brief small{display:inline;margin-left:6px}
+.modelyard .cards td.brief:not([data-label=""])::before{content:none}
 }
 @media print{
 .modelyard{max-width:none;font-size:11px}
@@ -128,8 +133,13 @@ def facts(pairs: Iterable[tuple[str, object]]) -> Html:
 
 
 def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]], kind: str = "") -> Html:
-    """Return a table; a column is its heading and its class ("number", "text" or ""). A "narrow" `kind` is small. On a
-    narrow screen the rows of a table with more than `AS_TABLE` columns are cards with the headings in their lines."""
+    """Return a table; a column is its heading and its classes ("number", "text", "brief", "choice"). A column in which
+    every row has "" is left out. A "narrow" `kind` is small. On a narrow screen the rows of a table with more than
+    `AS_TABLE` columns are cards with the headings in their lines; "choice" columns share a line, and so do "brief"
+    ones, without headings."""
+    rows = [*rows]
+    shown = [at for at in range(len(columns)) if not rows or any(row[at] != "" for row in rows)]
+    columns, rows = [columns[at] for at in shown], [[row[at] for at in shown] for row in rows]
     cards = len(columns) > AS_TABLE
     head = tag("tr", *(tag("th", name, kind=of) for name, of in columns))
     lines = (tag("tr", *(_cell(*one, cards) for one in zip(row, columns, strict=True))) for row in rows)

@@ -12,6 +12,12 @@ import attrs
 from modelyard.domain.evaluation.statistics import round_step
 
 WIDTH, PANEL, GAP = 640, 200, 44
+SMALL = (340, 130)
+"""The width, and the height of a panel, of a plot among others: it is shown as large as it is drawn."""
+
+POINTED_AT = 200
+"""How many points of a line at most say their value under the pointer."""
+
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 36, 40
 # After Okabe and Ito: colours that colour-blind readers can distinguish, visible on both white and black.
 COLOURS = ("#2480C4", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -47,7 +53,8 @@ class Panel:
 
 @attrs.frozen
 class Plot:
-    """Panels one above the other over a common horizontal axis. `marks` are positions at which every line is broken.
+    """Panels one above the other over a common horizontal axis. `marks` are positions at which every line is broken;
+    `size` is the width of the plot and the height of a panel.
 
     >>> plot = Plot("Training", "step", (Panel("loss", (Series("loss", [(1, 2.0), (2, 1.5)]),)),))
     >>> plot.svg.startswith("<svg ")
@@ -58,6 +65,7 @@ class Plot:
     x_label: str
     panels: tuple[Panel, ...]
     marks: tuple[float, ...] = ()
+    size: tuple[int, int] = WIDTH, PANEL
 
     @property
     def svg(self) -> str:
@@ -140,16 +148,24 @@ def _padded(low: float, high: float) -> tuple[float, float]:
 
 
 def _drawn(plot: Plot, style: str) -> Iterator[str]:
-    height = TOP + len(plot.panels) * (PANEL + GAP) - GAP + BOTTOM
-    across = Scale(*_bounds(_ends(plot)), LEFT, WIDTH - RIGHT)
-    yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" role="img"'
+    width, panel_height = plot.size
+    height = TOP + len(plot.panels) * (panel_height + GAP) - GAP + BOTTOM
+    across = Scale(*_bounds(_ends(plot)), LEFT, width - RIGHT)
+    yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img"'
     yield f' font-family="system-ui, sans-serif" font-size="12" fill="currentColor"{style}>'
     yield f"<title>{escape(plot.title)}</title><desc>{escape(_description(plot))}</desc>"
     yield f'<text x="{LEFT}" y="20" font-size="14" font-weight="600">{escape(plot.title)}</text>'
+    yield from _last_value(plot, width)
     for at, panel in enumerate(plot.panels):
-        yield from _panel(panel, across, TOP + at * (PANEL + GAP), plot.marks)
-    yield f'<text x="{WIDTH - RIGHT}" y="{height - 6}" text-anchor="end" opacity=".7">{escape(plot.x_label)}</text>'
+        yield from _panel(panel, across, TOP + at * (panel_height + GAP), plot)
+    yield f'<text x="{width - RIGHT}" y="{height - 6}" text-anchor="end" opacity=".7">{escape(plot.x_label)}</text>'
     yield "</svg>\n"
+
+
+def _last_value(plot: Plot, width: int) -> Iterator[str]:
+    if len(plot.panels) == 1 and len(plot.panels[0].series) == 1 and plot.panels[0].series[0].points:
+        last = f"{plot.panels[0].series[0].points[-1][1]:.4g}"
+        yield f'<text x="{width - RIGHT}" y="20" font-size="14" text-anchor="end">{last}</text>'
 
 
 def _ends(plot: Plot) -> list[float]:
@@ -170,32 +186,42 @@ def _series_text(series: Series, x_label: str) -> str:
     return f"{series.name}: {first:.4g} at {x_label} {first_x:g}, {last:.4g} at {x_label} {last_x:g}"
 
 
-def _panel(panel: Panel, across: Scale, top: int, marks: Sequence[float]) -> Iterator[str]:
-    values = [y for series in panel.series for _, y in series.points]
-    up = Scale(*_padded(*_bounds(values)), top + PANEL, top)
-    yield from _grid(across, up, top)
-    yield f'<text x="16" y="{top + PANEL / 2:g}" text-anchor="middle" opacity=".7" '
-    yield f'transform="rotate(-90 16 {top + PANEL / 2:g})">{escape(panel.label)}</text>'
-    for mark in marks:
-        yield f'<path d="M{across(mark):.1f} {top}v{PANEL}" stroke="currentColor" stroke-opacity=".5" '
+def _panel(panel: Panel, across: Scale, top: int, plot: Plot) -> Iterator[str]:
+    values, height = [y for series in panel.series for _, y in series.points], plot.size[1]
+    up = Scale(*_padded(*_bounds(values)), top + height, top)
+    yield from _grid(across, up)
+    yield f'<text x="16" y="{top + height / 2:g}" text-anchor="middle" opacity=".7" '
+    yield f'transform="rotate(-90 16 {top + height / 2:g})">{escape(panel.label)}</text>'
+    for mark in plot.marks:
+        yield f'<path d="M{across(mark):.1f} {top}v{height}" stroke="currentColor" stroke-opacity=".5" '
         yield 'stroke-dasharray="3 3"/>'
     for at, series in enumerate(panel.series):
-        for points in _pieces(series.points, marks):
+        for points in _pieces(series.points, plot.marks):
             yield _line(points, across, up, COLOURS[at % len(COLOURS)])
+        yield from _pointed_at(series, across, up, plot.x_label)
     if len(panel.series) > 1:
         yield from _legend(panel.series, top)
 
 
-def _grid(across: Scale, up: Scale, top: int) -> Iterator[str]:
+def _grid(across: Scale, up: Scale) -> Iterator[str]:
+    left, right, bottom = f"{across.start:g}", f"{across.end:g}", up.start
     for value in up.ticks(5):
         y = f"{up(value):.1f}"
-        yield f'<path d="M{LEFT} {y}H{WIDTH - RIGHT}" stroke="currentColor" stroke-opacity=".15"/>'
-        yield f'<text x="{LEFT - 8}" y="{y}" dy=".35em" text-anchor="end" opacity=".7">{round_number(value)}</text>'
+        yield f'<path d="M{left} {y}H{right}" stroke="currentColor" stroke-opacity=".15"/>'
+        yield f'<text x="{across.start - 8:g}" y="{y}" dy=".35em" text-anchor="end" opacity=".7">'
+        yield f"{round_number(value)}</text>"
     for value in across.ticks(8, apart=1.0):  # steps are whole
         x = f"{across(value):.1f}"
-        yield f'<path d="M{x} {top + PANEL}v4" stroke="currentColor" stroke-opacity=".5"/>'
-        yield f'<text x="{x}" y="{top + PANEL + 18}" text-anchor="middle" opacity=".7">{round_number(value)}</text>'
-    yield f'<path d="M{LEFT} {top + PANEL}H{WIDTH - RIGHT}" stroke="currentColor" stroke-opacity=".5"/>'
+        yield f'<path d="M{x} {bottom:g}v4" stroke="currentColor" stroke-opacity=".5"/>'
+        yield f'<text x="{x}" y="{bottom + 18:g}" text-anchor="middle" opacity=".7">{round_number(value)}</text>'
+    yield f'<path d="M{left} {bottom:g}H{right}" stroke="currentColor" stroke-opacity=".5"/>'
+
+
+def _pointed_at(series: Series, across: Scale, up: Scale, x_label: str) -> Iterator[str]:
+    for x, y in series.points if len(series.points) <= POINTED_AT else ():
+        says = escape(f"{series.name}, {x_label} {x:g}: {y:.4g}")
+        yield f'<rect x="{across(x) - 7:.1f}" y="{up(y) - 7:.1f}" width="14" height="14" fill-opacity="0">'
+        yield f"<title>{says}</title></rect>"
 
 
 def round_number(value: float) -> str:

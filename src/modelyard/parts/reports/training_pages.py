@@ -7,8 +7,9 @@ from typing import Any
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.promotion import Alias
 from modelyard.domain.training import TrainingJob
-from modelyard.parts.reports.html import Html, chip, facts, joined, long_table, page, plots, section, tag
-from modelyard.parts.reports.line_plot import Panel, Plot, Series
+from modelyard.parts.reports.curves import curves
+from modelyard.parts.reports.html import Html, chip, facts, joined, long_table, page, section, tag
+from modelyard.parts.reports.line_plot import Series
 from modelyard.parts.reports.training_plots import job_plot, metric_order, metric_table
 from modelyard.platform.paging import get_or_none, iter_index
 from modelyard.platform.runtime import Runtime
@@ -56,7 +57,7 @@ def save_model(runtime: Runtime, model: Model, path: Path) -> None:
         path,
         _name(model),
         facts([("base model", model.base_model), ("created", _time(model.created_at)), ("id", model.id)]),
-        section("Metrics by checkpoint", plots(_curve(name, steps) for name in names)),
+        section("Metrics by checkpoint", curves({name: [_series(name, steps)] for name in names}, "checkpoint")),
         section("Checkpoints", long_table(columns, lines)),
     )
 
@@ -72,9 +73,8 @@ def _line(one: Checkpoint, names: Sequence[str], aliases: Sequence[Alias]) -> Se
     return one.step, pointing, *metrics, _time(one.created_at)
 
 
-def _curve(name: str, steps: Sequence[Checkpoint]) -> str:
-    points = [(float(one.step), one.metrics[name]) for one in steps if name in one.metrics]
-    return Plot(name, "checkpoint", (Panel("", (Series(name, points),)),))._repr_html_()
+def _series(name: str, steps: Sequence[Checkpoint]) -> Series:
+    return Series(name, [(float(one.step), one.metrics[name]) for one in steps if name in one.metrics])
 
 
 def _plain(config: Mapping[str, Any]) -> list[tuple[str, object]]:

@@ -9,6 +9,7 @@ from modelyard.asgi import asgi_app, dashboard_app
 from modelyard.cli.terminal import (
     StoreName,
     named_factory,
+    not_empty,
     opened,
     patiently,
     printable_store,
@@ -59,7 +60,7 @@ def _interfaces(context: click.Context, option: click.Parameter, given: str) -> 
 @click.command()
 @store_option
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
-@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--host", callback=not_empty, default="127.0.0.1", show_default=True)
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535))
 @click.option("--worker", is_flag=True, help="Run training jobs in this process too.")
 @click.option("--isolate", is_flag=True, help="Run each of them in a process of its own; implies --worker.")

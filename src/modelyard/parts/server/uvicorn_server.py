@@ -1,11 +1,15 @@
 """The server of `modelyard serve`: uvicorn, for an open port."""
 
+import errno
 import signal
+import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic
 from types import FrameType
 from typing import Any
+
+import click
 
 from modelyard.asgi import Application
 from modelyard.parts.server.bounded_heads import BoundedProtocol, Bounds, raise_descriptors
@@ -42,10 +46,40 @@ class GracefulServer(uvicorn.Server):
         else:
             super().handle_exit(sig, frame)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Try the address first, so that nothing has begun, such as a worker, if another process has it."""
+        require_address(self.config.host, self.config.port)
+        await super().startup(sockets)
+
     async def on_tick(self, counter: int) -> bool:
         if self._until is not None and monotonic() >= self._until:
             super().handle_exit(signal.SIGTERM, None)
         return await super().on_tick(counter)
+
+
+def require_address(host: str, port: int) -> None:
+    """Raise `click.ClickException` if this process cannot listen there."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise click.ClickException(f"there is no host {host} ({error}); name one of this machine") from None
+    faults = [fault for family, _, _, _, address in found if (fault := _bind_fault(family, address)) is not None]
+    taken = [fault for fault in faults if fault.errno in (errno.EADDRINUSE, errno.EACCES)]
+    if taken or len(faults) == len(found):
+        reason = (taken or faults)[0].strerror
+        raise click.ClickException(f"{host}:{port} cannot be listened at ({reason}); name another --host or --port")
+
+
+def _bind_fault(family: int, address: Any) -> OSError | None:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            tried.bind(address)
+    except OSError as fault:
+        return fault
+    return None
 
 
 def run(

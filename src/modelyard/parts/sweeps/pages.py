@@ -13,6 +13,10 @@ from modelyard.parts.sweeps.service import Sweeps
 SHOWN = 50
 
 
+def has_sweep(view: View) -> bool:
+    return next(iter(view.platform.part(Sweeps).list()), None) is not None
+
+
 def listed(view: View) -> HtmlPage:
     found = [_line(view, one) for one in islice(view.platform.part(Sweeps).list(), SHOWN)]
     columns = [("sweep", ""), ("trials", "number"), ("ended", "number"), ("best held-out loss", "number"), ("made", "")]

@@ -41,7 +41,7 @@ def _pages() -> "Sequence[DashboardPage]":
     from modelyard.parts.sweeps import pages
 
     return (
-        DashboardPage("GET", ("sweeps",), pages.listed, "Sweeps"),
+        DashboardPage("GET", ("sweeps",), pages.listed, "Sweeps", pages.has_sweep),
         DashboardPage("GET", ("sweeps", "{sweep}"), pages.shown),
         DashboardPage("POST", ("sweeps", "{sweep}", "cancel"), pages.cancel),
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from modelyard.domain.models import Model
 from modelyard.domain.record import FOR_EVER
 from modelyard.errors import NotFound
-from modelyard.parts.dashboard.pages.jobs import POINTS, curves
+from modelyard.parts.dashboard.pages.jobs import POINTS, job_curves
 from modelyard.parts.dashboard.view import HtmlPage, View, empty, short_id, when
 from modelyard.parts.reports.html import Html, chip, facts, joined, section, table, tag
 from modelyard.parts.reports.inline_chart import sparkline
@@ -18,6 +18,10 @@ DRAWN = 40
 
 MOST_WEIGHTS = 100
 """How many of a run's checkpoints are listed, the last of them."""
+
+
+def has_run(view: View) -> bool:
+    return next(iter(view.platform.compat.training_runs.listing()), None) is not None
 
 
 def listed(view: View) -> HtmlPage:
@@ -72,7 +76,7 @@ def _model(view: View, run: TrainingRun) -> Html:
 def run(view: View) -> HtmlPage:
     runs = view.platform.compat.training_runs
     found = runs.get(view.params["run"])
-    drawn = curves([("", runs.metrics(found, POINTS))], "optimizer step")
+    drawn = job_curves([("", runs.metrics(found, POINTS))], "optimizer step")
     content = joined(
         [
             facts(_facts(view, found)),

@@ -65,7 +65,7 @@ def _pages() -> "Sequence[DashboardPage]":
     from modelyard.parts.tinker import pages
 
     return (
-        DashboardPage("GET", ("tinker",), pages.listed, "Tinker"),
+        DashboardPage("GET", ("tinker",), pages.listed, "Tinker", pages.has_run),
         DashboardPage("GET", ("tinker", "{run}"), pages.run),
     )
 

@@ -16,7 +16,7 @@ from modelyard.flow import aiterate, iterate
 from modelyard.parts.upstream import address, decoding, embedding_exchange, prompt_exchange, tokenizing, transport
 from modelyard.parts.upstream.answers.values import read_json
 from modelyard.parts.upstream.concurrency import ConcurrencyLimiter
-from modelyard.parts.upstream.errors import RetryableError, refusal
+from modelyard.parts.upstream.errors import RetryableError, failed_inside, refusal
 from modelyard.parts.upstream.exchange import MAX_ANSWER, Adapters, Exchange, Transport, Upstream
 from modelyard.parts.upstream.models import COMMON, UpstreamModel, check_models, priced, read_list
 from modelyard.parts.upstream.timeouts import Timeouts
@@ -203,6 +203,8 @@ def discover(
     state = transport.ProcessState(clients, ConcurrencyLimiter(1, 0))
     try:
         body = read_json(_listed(transport.BlockingTransport(state, upstream), upstream))
+        if isinstance(body, dict) and (failed := failed_inside(body, api_key)) is not None:
+            raise failed
     except InvalidInput as wrong:
         raise BackendError(f"the upstream server's list of models is malformed: {wrong}") from wrong
     except TimeoutError as late:

@@ -1,5 +1,6 @@
 """The body of an answer as it was before the server compressed it, though nothing compressed is requested."""
 
+import re
 import zlib
 from typing import Any
 
@@ -15,6 +16,8 @@ _ZLIB_METHOD = 8
 _EITHER, _RAW = zlib.MAX_WBITS | 32, -zlib.MAX_WBITS
 _PLAIN = frozenset({"", "identity", "none", "utf-8"})
 _READ = frozenset({"gzip", "x-gzip", "deflate"})
+_TEXT = re.compile(rb"\xef\xbb|\s[\s{\[:<dei]|[{\[][\s\"{}\[\]]|:[\s\w]|<[!?a-zA-Z]|da|ev|id|re|er")
+"""How JSON, events and pages begin: nothing that is compressed does, or hardly ever."""
 _MOST_LAYERS = 4
 """How many times a body may be compressed."""
 
@@ -32,13 +35,15 @@ def encoding_of(name: str, begin: bytes) -> str:
     if begin.startswith(_GZIP_MAGIC):
         return "gzip"
     unknown = [one for one in names if one not in _PLAIN | _READ]
-    if unknown:
+    if unknown and not _TEXT.match(begin):
         raise Unreadable(
             BackendError(
                 f"the upstream server's answer is compressed with {unknown[0][:20]!r}, which was not requested and is "
                 "not read here; let the server, or the proxy before it, send answers as they are"
             )
         )
+    if unknown:
+        return ""
     return "deflate" if "deflate" in names and begin[:1] not in (b"{", b"[", b":", b" ", b"\n", b"<") else ""
 
 

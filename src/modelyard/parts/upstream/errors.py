@@ -13,7 +13,7 @@ import attrs
 from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, ModelyardError, Overloaded, Problem
 from modelyard.formats.chat.request import PARAMETERS
 from modelyard.parts.upstream.answers.envelopes import enclosed
-from modelyard.parts.upstream.answers.values import read_json
+from modelyard.parts.upstream.answers.values import objects_of, read_json
 
 _SHOWN = 500
 _LONGEST_WAIT = 3600.0
@@ -122,7 +122,8 @@ def moved(head: Head, secret: str | None) -> RetryableError:
 
 def failed_inside(answer: Mapping[str, Any], secret: str | None) -> RetryableError | None:
     """Return the error of an answer, or of a chunk, that reports one under a status of success, perhaps enclosed."""
-    for inner in () if "choices" in answer else enclosed(answer, _FAILED):
+    choices = [one for one in objects_of(answer.get("choices")) if one.get("error")]
+    for inner in choices if "choices" in answer else enclosed(answer, _FAILED):
         if (failed := failed_inside(inner, secret)) is not None:
             return failed
     marked = answer.get("error") or "error" in (answer.get("object"), answer.get("type"))

@@ -1,5 +1,6 @@
 """Server-sent events (HTML standard, 9.2.6), read in pieces that are cut anywhere."""
 
+import json
 import re
 
 from modelyard.errors import InvalidInput, Problem
@@ -10,8 +11,8 @@ MAX_EVENT = 2**24
 
 
 _BLANKS = 2**16
-_FIELDS = (b"data", b"event", b"id", b"retry")
-_FIELD = re.compile(rb"(?:[ \t]|\xef\xbb\xbf)*(data|event|id|retry)?[ \t]*:", re.IGNORECASE)
+_FIELDS = (b"data", b"event", b"id", b"retry", b"error")
+_FIELD = re.compile(rb"(?:[ \t]|\xef\xbb\xbf)*(data|event|id|retry|error)?[ \t]*:", re.IGNORECASE)
 
 
 def begins_event(line: bytes) -> bool:
@@ -32,8 +33,31 @@ def data_of(line: bytes) -> bytes | None:
     return line[found.end() :].removeprefix(b" ") if found and (found[1] or b"").lower() == b"data" else None
 
 
+def event_within(event: bytes) -> bytes | None:
+    """Return what an event has that was one before: a proxy has wrapped it, or its JSON is written as JSON again."""
+    if not event.startswith(b'"'):
+        return data_of(event)
+    try:
+        text = json.loads(event)
+    except ValueError:
+        return None
+    return text.encode("utf-8", "surrogatepass") if isinstance(text, str) else None
+
+
+def _failure(said: bytes) -> bytes:
+    """Return what a server says of a failure as the format has it."""
+    try:
+        found = json.loads(said)
+    except (ValueError, RecursionError):
+        found = said.decode(errors="replace")
+    return json.dumps({"error": found}).encode()
+
+
 class EventReader:
     """Takes bytes and returns the data of every event that they complete. Lines end in LF, CR LF or CR.
+
+    An event whose name is `error`, and a field of that name, as llama.cpp has it, become an error of the format. A line
+    of JSON without the name of a field is data, too: servers and proxies write errors so.
 
     >>> reader = EventReader()
     >>> reader.take(b'data: {"a"'), reader.take(b': 1}\\n\\n: still here\\n\\ndata: [DONE]\\n\\n')
@@ -44,6 +68,7 @@ class EventReader:
         self._most = most
         self._line = bytearray()
         self._data: list[bytes] = []
+        self._is_failure = False
         self._size = 0
         self._returned = False
         self._start: bytes | None = b""
@@ -90,7 +115,18 @@ class EventReader:
         """Take a complete line: part of the data, the end of an event, or something that is ignored."""
         if not line:
             if self._data:
-                events.append(b"\n".join(self._data))
-            self._data, self._size = [], 0
-        elif (data := data_of(line)) is not None:
-            self._data.append(data)
+                data = b"\n".join(self._data)
+                events.append(_failure(data) if self._is_failure else data)
+            self._data, self._size, self._is_failure = [], 0, False
+        elif (found := _FIELD.match(line)) is not None:
+            self._take_field((found[1] or b"").lower(), line[found.end() :].removeprefix(b" "))
+        elif line.startswith(b"{"):
+            self._data.append(line)
+
+    def _take_field(self, name: bytes, value: bytes) -> None:
+        if name == b"data":
+            self._data.append(value)
+        elif name == b"error":
+            self._data.append(_failure(value))
+        elif name == b"event":
+            self._is_failure = value.strip() == b"error"

@@ -10,15 +10,15 @@ from typing import Any, ClassVar, Protocol
 import attrs
 
 from modelyard.domain.completion import CompletionRequest, Delta, ToolMode
-from modelyard.errors import BackendError, InvalidInput, ModelyardError
+from modelyard.errors import BackendError, InvalidInput, ModelyardError, Problem
 from modelyard.flow import Await, Emit, Flow
 from modelyard.formats.chat.request import request_object
 from modelyard.formats.json import dumps
 from modelyard.parts.upstream.answers.reader import AnswerBrokenOff, AnswerReader
-from modelyard.parts.upstream.answers.values import read_json, read_values
+from modelyard.parts.upstream.answers.values import is_whole, read_json, read_values
 from modelyard.parts.upstream.decoding import TELLING, Decompressor, Unreadable, encoding_of
 from modelyard.parts.upstream.errors import Head, RetryableError, failed_inside, moved, refusal, reported
-from modelyard.parts.upstream.events import EventReader, begins_event, data_of, may_begin_event
+from modelyard.parts.upstream.events import EventReader, begins_event, event_within, may_begin_event
 from modelyard.parts.upstream.models import UpstreamModel
 from modelyard.parts.upstream.timeouts import Timeouts
 from modelyard.protocols import Clock, ServedModel
@@ -264,12 +264,17 @@ class Attempts:
         return said
 
     def _whole(self, most: int) -> Flow[bytes]:
+        """Read the whole body. One that ends too early is kept if it is whole, as the server miscounts its length."""
         pieces, size = [], 0
-        while raw := (yield from self._read()):
-            pieces.append(raw)
-            size += len(raw)
-            if size > most:
-                raise _too_long(most)
+        try:
+            while size <= most and (raw := (yield from self._read())):
+                pieces.append(raw)
+                size += len(raw)
+        except (RetryableError, TimeoutError):
+            if not is_whole(b"".join(pieces)):
+                raise
+        if size > most:
+            raise _too_long(most)
         return b"".join(pieces)
 
     def _json(self, raw: bytes) -> Any:
@@ -278,11 +283,14 @@ class Attempts:
         self._failed(value)
         return value
 
-    def _failed(self, value: Any) -> None:
-        """Raise the error that a value reports, if it is one."""
+    def _failed(self, value: Any, reader: AnswerReader | None = None) -> None:
+        """Raise the error that a value reports, if it is one. An answer that is complete is kept nevertheless."""
         failed = failed_inside(value, self._upstream.api_key) if isinstance(value, dict) else None
-        if failed is not None:
+        if failed is None:
+            return
+        if reader is None or not (reader.complete and reader.has_output):
             raise failed
+        reader.note(f"is complete, and reports a failure besides: {failed}")
 
     def _timed(self, method: Callable[..., Any], *arguments: Any) -> Generator[Await, Any, Any]:
         """Call a method of the transport within what is left of the time limit. Our own work does not count."""
@@ -384,7 +392,7 @@ class Exchange(Attempts):
             self._end()
             return ()
         if not event.startswith((b"{", b"[{")):
-            if (again := data_of(event)) is not None and wrapped < _MOST_WRAPPED:
+            if (again := event_within(event)) is not None and wrapped < _MOST_WRAPPED:
                 return self._deltas(again, reader, wrapped + 1)
             if event:
                 reader.note("has an event that is not a chunk, which is left out")
@@ -394,7 +402,7 @@ class Exchange(Attempts):
             deltas = reader.with_usage([delta for chunk in chunks for delta in reader.take(chunk, event)])
         finally:
             for chunk in chunks:
-                self._failed(chunk)
+                self._failed(chunk, reader)
         shown = self._shown(deltas) if deltas else ()
         if not deltas and reader.has_output:  # which waits for more
             self._heard()
@@ -422,6 +430,8 @@ class Exchange(Attempts):
         """Read an answer in one piece, as servers that do not stream give it to a streamed request too."""
         raw = yield from self._whole(MAX_ANSWER)
         values: list[Any] = []
+        if not raw.strip():
+            raise InvalidInput([Problem((), "is empty", "incomplete")])
         try:
             values = read_values(raw)
             deltas = reader.whole(values)
@@ -429,7 +439,7 @@ class Exchange(Attempts):
             raise self._said(values, raw) or wrong from None
         finally:
             for value in values:
-                self._failed(value)
+                self._failed(value, reader)
         self._begun = True
         yield Emit([shown for delta in deltas for shown in self._choices_of(delta)])
 

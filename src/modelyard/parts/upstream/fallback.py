@@ -14,6 +14,7 @@ from modelyard.domain import embedding
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta, Usage
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
+from modelyard.parts.embeddings.batches import SpentTokens
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, Deltas, ServedModel
 from modelyard.threads import run_blocking
 
@@ -98,7 +99,7 @@ class Fallback:
         for backend in others:
             with closing(begin(backend)) as items:
                 try:
-                    first = next(items, None)
+                    first = next((one for one in items if not _only_costs(one)), None)
                 except BackendError as error:
                     _log_failure(model, error)
                     continue
@@ -115,7 +116,7 @@ class Fallback:
         for backend in others:
             async with aclosing(begin(backend)) as items:
                 try:
-                    first = await anext(items, None)
+                    first = await _first_of(items)
                 except BackendError as error:
                     _log_failure(model, error)
                     continue
@@ -159,6 +160,20 @@ def _with_real_structure(one: Capabilities, other: Capabilities) -> Capabilities
     return attrs.evolve(
         one, forced_tools=one.tools, json_mode=True, structured_outputs=True, synthesises_structure=False
     )
+
+
+async def _first_of(items: AsyncIterator[T]) -> T | None:
+    async for item in items:
+        if not _only_costs(item):
+            return item
+    return None
+
+
+def _only_costs(item: Any) -> bool:
+    """Return whether something only reports what an answer has cost that cannot be used, as its error follows."""
+    if isinstance(item, Delta):
+        return item.usage is not None and item == Delta(index=item.index, usage=item.usage)
+    return type(item) is SpentTokens
 
 
 def _log_failure(model: ServedModel, error: BackendError) -> None:

@@ -106,20 +106,38 @@ class Listed:
     context_length: int | None = None
 
 
+_LISTS = ("data", "models", "result")
+_DEEPEST = 3
+"""How many objects may stand around a list of models."""
+
+
 def read_list(body: Any) -> list[Listed]:
     """Read the models of a server's list, without LoRA adapters, which have a parent. A card without an id is left out.
 
-    Raises `BackendError`.
+    One that is listed twice counts once. Raises `BackendError`.
     """
-    data = object_of(body)
-    found = body if isinstance(body, list) else data.get("data", data.get("models"))
-    if not isinstance(found, list):
+    found = _cards(body, _DEEPEST)
+    if found is None:
         raise BackendError("the upstream server's list of models is not in the usual shape: data: must be a list")
-    listed = [_listed(card) for card in objects_of(found) if not card.get("parent")]
-    known = [model for model in listed if model.id]
-    if len(known) < len(listed) or len(objects_of(found)) < len(found):
+    cards = [{"id": one} if isinstance(one, str) else object_of(one) for one in found]
+    listed = [_listed(card) for card in cards if not card.get("parent")]
+    known = {model.id: model for model in reversed(listed) if model.id}
+    if not all(model.id for model in listed):
         log.warning("the upstream server lists models without an id, which are left out")
-    return known
+    return [*reversed(known.values())]
+
+
+def _cards(value: Any, deepest: int) -> Sequence[Any] | None:
+    """Return the list of models in a value, perhaps enclosed, or an object of them by their numbers; None if it has
+    none.
+    """
+    if isinstance(value, list):
+        return value
+    owner = object_of(value)
+    if next(iter(owner), "").isdecimal():
+        return objects_of(owner)
+    found = (_cards(owner.get(name), deepest - 1) for name in _LISTS) if deepest else ()
+    return next((one for one in found if one is not None), None)
 
 
 def _listed(card: Mapping[str, Any]) -> Listed:

@@ -44,6 +44,9 @@ class UpstreamResponse:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as wrong:
+            self.reusable = False
+            if self.complete:  # what follows the answer is not HTTP
+                return
             raise ConnectionBroken(f"the answer is not HTTP: {wrong}") from wrong
         self._taken += len(data)
         if self.head is None and self._taken > MOST_OF_A_HEAD:

@@ -11,14 +11,18 @@ from modelyard.domain.completion import CompletionRequest
 from modelyard.errors import BackendError, InvalidInput, UnsupportedParameter
 from modelyard.flow import run
 from modelyard.formats.chat.request import request_object
-from modelyard.formats.json import loads
-from modelyard.parts.embeddings.fields import each, mapping, natural, required, text
 from modelyard.parts.upstream.adapters.calls import Server, ServerAnswer
 from modelyard.parts.upstream.address import Address
+from modelyard.parts.upstream.answers.envelopes import enclosed
+from modelyard.parts.upstream.answers.values import count_of, list_of, object_of, read_json, whole_characters
 
 BASES = ("/inference/v1", "/v1")
 """How base paths of the format may end. The routes are not below these."""
 
+_IDS = ("tokens", "token_ids", "ids", "input_ids")
+"""Members with the ids of a text. An id may stand in an object with its text, as of llama.cpp."""
+_TEXTS = ("prompt", "text", "content")
+"""Members with the text of ids: of vLLM, of SGLang, and of llama.cpp."""
 _REFUSED = frozenset({400, 413, 422})
 
 
@@ -37,11 +41,19 @@ class TokenizerRoutes:
         if isinstance(request.prompt, tuple):
             return request.prompt
         answer = self._call("/tokenize", {"model": name, **_body_of(request)}, "prompt")
-        return required(lambda ids: each(natural, ids), answer, "tokens")
+        given = _member(answer, _IDS, "/tokenize")
+        ids = [count_of(object_of(one).get("id") if isinstance(one, Mapping) else one) for one in list_of(given)]
+        if not isinstance(given, list) or None in ids:
+            raise _malformed("/tokenize", "tokens: must be a list of token ids")
+        return tuple(one for one in ids if one is not None)
 
     def text(self, ids: Sequence[int], name: str) -> str:
         """Return the text of tokens. Raises as `tokens`."""
-        return required(text, self._call("/detokenize", {"model": name, "tokens": list(ids)}, "tokens"), "prompt")
+        answer = self._call("/detokenize", {"model": name, "tokens": list(ids)}, "tokens")
+        given = _member(answer, _TEXTS, "/detokenize")
+        if not isinstance(given, str):
+            raise _malformed("/detokenize", "prompt: must be a string")
+        return whole_characters(given)
 
     def _call(self, path: str, body: Mapping[str, Any], at: str) -> Mapping[str, Any]:
         answer: ServerAnswer = run(_flow(Server(self._root, self.timeout), path, body))
@@ -51,12 +63,12 @@ class TokenizerRoutes:
             )
         if answer.status in _REFUSED:
             raise InvalidInput.at(at, msg="is refused by the model's server")
-        if answer.status != 200:
+        if not 200 <= answer.status < 300:
             raise BackendError(f"the upstream server answered {path} with {answer.status}")
         try:
-            return mapping(loads(answer.body, at=("answer",)))
+            return object_of(read_json(answer.body))
         except InvalidInput as wrong:
-            raise BackendError(f"the upstream server's answer to {path} is malformed: {wrong}") from wrong
+            raise _malformed(path, str(wrong)) from wrong
 
     @property
     def _root(self) -> Address:
@@ -65,6 +77,19 @@ class TokenizerRoutes:
             if url.endswith(base):
                 return Address(url.removesuffix(base) + mark + query, self.address.api_key)
         return self.address
+
+
+def _member(answer: Mapping[str, Any], names: Sequence[str], path: str) -> Any:
+    """Return the first of these members that an answer has, perhaps within an envelope. Raises `BackendError`."""
+    for owner in (answer, *enclosed(answer, frozenset(names))):
+        for name in names:
+            if owner.get(name) is not None:
+                return owner[name]
+    raise _malformed(path, f"{names[0]}: is required")
+
+
+def _malformed(path: str, why: str) -> BackendError:
+    return BackendError(f"the upstream server's answer to {path} is malformed: {why}")
 
 
 def _flow(server: Server, path: str, body: Mapping[str, Any]) -> Any:

@@ -10,6 +10,10 @@ from modelyard.parts.webhooks.service import Webhooks
 SHOWN = 200
 
 
+def has_webhook(view: View) -> bool:
+    return next(iter(view.platform.part(Webhooks).list()), None) is not None
+
+
 def listed(view: View) -> HtmlPage:
     webhooks = view.platform.part(Webhooks)
     endpoints = [_endpoint(one) for one in islice(webhooks.list(), SHOWN)]

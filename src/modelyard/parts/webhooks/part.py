@@ -35,7 +35,7 @@ def _pages() -> "Sequence[DashboardPage]":
     from modelyard.parts.webhooks import pages
 
     return (
-        DashboardPage("GET", ("webhooks",), pages.listed, "Webhooks"),
+        DashboardPage("GET", ("webhooks",), pages.listed, "Webhooks", pages.has_webhook),
         DashboardPage("POST", ("webhooks", "{message}", "redeliver"), pages.redeliver),
     )
 

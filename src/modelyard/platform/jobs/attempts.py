@@ -6,13 +6,7 @@ from datetime import datetime
 
 import attrs
 
-from modelyard.domain.job import (
-    Claim,
-    Job,
-    JobProgress,
-    JobStatus,
-    QueueState,
-)
+from modelyard.domain.job import Claim, Job, JobProgress, JobStatus, QueueState
 from modelyard.platform.jobs.claims import Claimant
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.queue import WorkerLoss, crash, requeue
@@ -30,7 +24,7 @@ def adopt(tx: Tx, job_id: str, now: datetime, process: str = "", attempt: int = 
     progress = attrs.evolve(progress, epoch=progress.epoch + 1, process=process, alone=True)
     tx.replace(progress)
     if job.refusals:
-        job = attrs.evolve(job, refusals=0)
+        job = attrs.evolve(job, refusals=0, held_back="")
         tx.replace(job)
     return _run(tx, job, progress.time(now)), progress
 

@@ -28,7 +28,8 @@ from modelyard.platform.runtime import Runtime
 from modelyard.protocols import DomainStep, Snapshot, Tx
 
 _event = maker(JobEvent)
-_NEW = Gain.NEW  # before Python 3.12, a member of an enum takes ten times as long to look up as a global
+# Before Python 3.12, a member of an enum takes ten times as long to look up as a global.
+_NEW, _NO_STEPS = Gain.NEW, (Gain.LOADING, Gain.NOTHING)
 
 # ---- a worker's claim --------------------------------------------------------------------------------------------
 
@@ -79,7 +80,7 @@ def claim(tx: Tx, claimant: Claimant, now: datetime, job: Job | None) -> tuple[J
         status=JobStatus.RUNNING,
         place=QueueState.CLAIMED,
         handle="",
-        held_back="",
+        held_back=job.held_back if job.refusals else "",
         not_before=None,
         attempts=job.attempts + 1,
         started_at=job.started_at or time,
@@ -107,10 +108,11 @@ def require_claim(tx: Tx, claim: Claim) -> Job:
     return tx.get(Job, fenced(tx, claim).job_id)
 
 
-def heartbeat(tx: Tx, claim: Claim, now: datetime, loose: Sequence[str] = ()) -> JobProgress:
+def heartbeat(tx: Tx, claim: Claim, now: datetime, loose: Sequence[str] = (), gain: Gain | None = None) -> JobProgress:
     """Show that the worker lives, and which artifacts it has stored that no other record names yet."""
     progress = fenced(tx, claim)
-    progress = attrs.evolve(progress, beat=progress.beat + 1, updated_at=progress.time(now), loose=" ".join(loose))
+    beat, named = progress.beat + 1, " ".join(loose)
+    progress = attrs.evolve(progress, beat=beat, updated_at=progress.time(now), loose=named, gain=gain or progress.gain)
     tx.replace(progress)
     return progress
 
@@ -148,6 +150,13 @@ class ClaimedJob:
     @property
     def leaving(self) -> bool:
         return self.progress.leaving and not self.job.ended
+
+    def note(self, gain: Gain) -> None:
+        """Note that it loads what it needs, or has loaded it: from then on, what ends its process is charged to it."""
+        token, now, loose = self.claim, self.runtime.clock.now(), tuple(self.loose)
+        self.progress = self.runtime.store.transact(
+            lambda tx: heartbeat(tx, token, now, loose, gain=gain), durable=False
+        )
 
     def record(self, kind: str, data: Mapping[str, Any], step: int = 0, total: int | None = None) -> None:
         event, now = NewEvent(self.runtime.ids(), kind, data, step), self.runtime.clock.now()
@@ -204,7 +213,7 @@ def record(
         gain, crashes, losses, faults = _NEW, 0, 0, 0
     else:
         crashes, losses, faults = progress.crashes, progress.losses, progress.faults
-        if gain is Gain.NOTHING and any(event.step for event in events):
+        if gain in _NO_STEPS and any(event.step for event in events):
             gain = Gain.REPEATED
     progress = progress.recorded(time, held, seq, step, total, gain, crashes, losses, faults)
     tx.replace(progress)

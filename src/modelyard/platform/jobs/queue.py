@@ -309,8 +309,8 @@ class WorkerLoss:
 def crash(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime, max_crashes: int, loss: WorkerLoss) -> Job:
     """Record that a running job has lost its worker. After `max_crashes` losses that are its own it fails. The loss of
     a process with several jobs counts against none of them: each becomes a suspect, which runs alone next. Nor does the
-    loss of a claim that has stored something new count. A claim that was ended from outside, and had stored steps
-    again, is a tenth of a crash; and so is one of a suspect that no process of its own had adopted yet."""
+    loss of a claim that has stored something new count. A claim that was ended from outside while it loaded, or had
+    stored steps again, is a tenth of a crash; and so is one of a suspect that no process of its own had adopted yet."""
     progress = _charged(tx.get(JobProgress, job.id), loss)
     tx.replace(progress)
     if progress.crashes < max_crashes and progress.losses < LOSSES_PER_CRASH * max_crashes:
@@ -329,7 +329,7 @@ def _charged(progress: JobProgress, loss: WorkerLoss) -> JobProgress:
         return attrs.evolve(progress, suspect=True)
     if progress.gain is Gain.NEW:
         return progress
-    if not alone or loss.with_worker or loss.left or (loss.preempted and progress.gain is Gain.REPEATED):
+    if not alone or loss.with_worker or loss.left or (loss.preempted and progress.gain is not Gain.NOTHING):
         return attrs.evolve(progress, losses=progress.losses + 1)
     return attrs.evolve(progress, crashes=progress.crashes + 1)
 

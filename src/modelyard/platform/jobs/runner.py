@@ -9,7 +9,7 @@ from functools import cache, partial
 import attrs
 
 from modelyard.clock import backoff
-from modelyard.domain.job import JOB, Claim, Demand, Job, JobProgress, Needs, QueueState
+from modelyard.domain.job import JOB, Claim, Demand, Gain, Job, JobProgress, Needs, QueueState
 from modelyard.domain.record import truncate_for_storage
 from modelyard.domain.worker import Capacity
 from modelyard.errors import (
@@ -162,6 +162,7 @@ class Runner:
         """Run a claimed job, yielding after each write. Closing the iterator gives the job back."""
         claimed.moved_at = self.runtime.clock.monotonic()
         try:
+            claimed.note(Gain.LOADING)
             with closing(self._job_types[claimed.job.kind].run(claimed)) as items:
                 for item in items:
                     yield item

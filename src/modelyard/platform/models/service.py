@@ -31,13 +31,7 @@ from modelyard.platform.checkpoints.transactions import (
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.lineage import checkpoint_lineage
 from modelyard.platform.listing import Listing, accept_all, short_listing
-from modelyard.platform.models.promotion import (
-    PROD,
-    change_alias,
-    list_aliases,
-    list_promotions,
-    promote_step,
-)
+from modelyard.platform.models.promotion import PROD, change_alias, list_aliases, list_promotions, promote_step
 from modelyard.platform.models.trajectory_logs import read_log, store_log
 from modelyard.platform.owned import artifacts_of
 from modelyard.platform.paging import get_or_none, index_listing, listed_entity, listed_index, named_place

@@ -13,7 +13,7 @@ from modelyard.errors import ModelyardError, NoWorker
 from modelyard.lazy import log
 from modelyard.platform.jobs.announced import live_workers
 from modelyard.platform.operations import files
-from modelyard.platform.operations.readiness import Looks, Readiness, readiness
+from modelyard.platform.operations.readiness import Looks, Readiness, readiness, require_artifacts
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, VerifiableStore
 from modelyard.version import __version__
@@ -85,7 +85,7 @@ class Health:
 
     def check_artifacts(self) -> None:
         """Raise `StoreError` unless artifacts can be stored and read, `StorageFull` where new work has no room."""
-        self._runtime.artifacts.check()
+        require_artifacts(self._runtime)
         self._runtime.require_room()
 
     def system_check(self, deep: bool = False) -> SystemCheck:

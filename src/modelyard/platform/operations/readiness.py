@@ -6,7 +6,8 @@ from threading import Lock, Thread
 
 import attrs
 
-from modelyard.errors import ModelyardError
+from modelyard.clock import SystemClock
+from modelyard.errors import ArtifactsUnavailable, ModelyardError
 from modelyard.lazy import log
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Clock
@@ -16,6 +17,9 @@ FRESH = 1.0
 
 PATIENCE = 0.5
 """Seconds that an answer waits for a look."""
+
+ANSWER = 10.0
+"""Seconds that the artifacts may take to answer who asks for the reason."""
 
 VALID = 5.0
 """Seconds for which the last look counts while another one takes long."""
@@ -36,11 +40,12 @@ class Look:
     name: str
     fresh: float
     good: bool = False
+    fault: Exception | None = None
     at: float = float("-inf")
     thread: Thread | None = None
     lock: Lock = attrs.field(factory=Lock)
 
-    def is_well(self, check: Callable[[], object], clock: Clock) -> bool:
+    def is_well(self, check: Callable[[], object], clock: Clock, patience: float = PATIENCE) -> bool:
         """Return whether the last look found nothing wrong, after a look if that is too old."""
         with self.lock:
             if self.thread is None and clock.monotonic() - self.at >= self.fresh:
@@ -51,7 +56,7 @@ class Look:
                     self.thread = None
             looking = self.thread
         if looking is not None:
-            looking.join(PATIENCE)
+            looking.join(patience)
         return self.good and clock.monotonic() - self.at < self.fresh + VALID
 
     def _look(self, check: Callable[[], object], clock: Clock) -> None:
@@ -60,8 +65,8 @@ class Look:
             check()
             good = True
         except Exception as fault:  # noqa: BLE001 - any fault here means that it is away
-            unforeseen = not isinstance(fault, ModelyardError)
-            log.warning("the %s cannot be used: %s", self.name, fault, exc_info=unforeseen)
+            self.fault = fault
+            log.warning("the %s cannot be used: %s", self.name, fault, exc_info=not isinstance(fault, ModelyardError))
         finally:
             self.good, self.at, self.thread = good, clock.monotonic(), None
 
@@ -77,6 +82,15 @@ def readiness(runtime: Runtime) -> Readiness:
     looks, artifacts = runtime.cache.slot(Looks), artifacts_reached(runtime)
     store = looks.store.is_well(runtime.store.check, runtime.clock)
     return Readiness(store and not looks.leaving, artifacts)
+
+
+def require_artifacts(runtime: Runtime) -> None:
+    """Look at the artifacts now. Raises `StoreError`: `ArtifactsUnavailable` if they do not answer in time."""
+    look = Look("artifacts", FRESH)
+    if not look.is_well(runtime.artifacts.check, SystemClock(), ANSWER):
+        raise look.fault or ArtifactsUnavailable(
+            f"the artifacts have not answered in {ANSWER:g} seconds; check their store"
+        )
 
 
 def artifacts_reached(runtime: Runtime) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.job import HELD_OUT, START, Claim, Job, JobProgress, JobStatus
+from modelyard.domain.job import HELD_OUT, START, Claim, Gain, Job, JobProgress, JobStatus
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.training import GRADIENT_STEP, TRAINING_STARTED, Dataset
 from modelyard.domain.training_config import BatchedConfig
@@ -152,6 +152,7 @@ class _Run:
         self._started = True
         if self.claimed.progress.total is None:
             self.claimed.record(TRAINING_STARTED, {"num_sequences": item.steps}, total=item.steps)
+        self.claimed.note(Gain.NOTHING)
 
     def _store_step(self, item: Step) -> None:
         if item.number != self._last_step + 1:

@@ -58,6 +58,8 @@ def to_store_error(error: Exception) -> StoreError:
         message = f"the disk could not be written ({message}); check it, and the quota of this user"
     elif message.startswith(_UNREADABLE):
         kind, message = StoreCorrupt, "the file is damaged: a string cannot be read; restore a backup"
+    if kind is StorageFull:
+        message = f"no room for records on the disk ({message}); free some, then try again"
     store_error = kind(message)
     store_error.__cause__ = error
     return store_error

@@ -200,3 +200,23 @@ def test_the_report_of_a_long_run_follows_when_the_run_ends(
     yard.platform.evaluations.runs.finish(run.id, {}, **place)
     expect(page.locator("main")).to_contain_text("Nothing was scored.")
     expect(page.locator("main")).not_to_have_attribute("data-live", "")
+
+
+def test_on_a_small_screen_the_menu_is_folded_and_a_run_takes_few_lines(chromium: Browser, yard: Yard) -> None:
+    context = new_context(chromium, java_script_enabled=False)
+    page = context.new_page()
+    page.set_viewport_size({"width": 400, "height": 800})
+    log_in(page, yard, yard.key)
+    page.goto(yard.page("runs"))
+    link = page.get_by_role("link", name="Usage", exact=True)
+    expect(link).to_be_hidden()
+    page.get_by_text("Menu", exact=True).click()
+    expect(link).to_be_visible()
+    page.get_by_text("Menu", exact=True).click()
+    expect(link).to_be_hidden()
+    for kind in ("runs", "jobs"):
+        page.goto(yard.page(kind))
+        rows = page.locator(".cards").first.locator("tbody tr")
+        heights = [rows.nth(at).bounding_box()["height"] for at in range(rows.count())]  # type: ignore[index]
+        assert max(heights) < 150, kind
+    context.close()

@@ -10,21 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from example_counts import examples
-from modelyard.domain.embedding import EmbeddingRequest, EmbeddingResult
+from modelyard.domain.embedding import EmbeddingResult
 from modelyard.errors import InvalidInput
-from modelyard.parts.embeddings.formats import embeddings_json, embeddings_request, read_answer, read_embeddings
-
-FLOATS = st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=8)
-
-
-@examples(80)
-@given(st.lists(FLOATS, min_size=1, max_size=4), st.booleans())
-def test_an_answer_is_read_as_it_was_written(vectors: list[list[float]], in_base64: bool) -> None:
-    made = EmbeddingResult("id", 'm"odel', tuple(array("f", vector) for vector in vectors), 7)
-    answer = json.loads(embeddings_json(made, in_base64))
-    read = read_answer(answer, len(vectors))
-    assert [array("f", vector) for vector in read.vectors] == list(made.vectors)
-    assert (read.tokens, answer["model"], answer["usage"]) == (7, 'm"odel', {"prompt_tokens": 7, "total_tokens": 7})
+from modelyard.parts.embeddings.formats import embeddings_json, embeddings_request, read_embeddings
 
 
 def test_base64_is_of_little_endian_32_bit_floats() -> None:
@@ -87,37 +75,3 @@ def test_unknown_parameters_and_bounds_are_named() -> None:
         with pytest.raises(InvalidInput) as refused:
             read_embeddings({"model": "m", "input": "a", **wrong})
         assert [problem.loc for problem in refused.value.problems] == [tuple(wrong)]
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {},
-        {"data": []},
-        {"data": [{"index": 0, "embedding": [1.0]}, {"index": 0, "embedding": [1.0]}]},
-        {"data": [{"index": 1, "embedding": [1.0]}]},
-        {"data": [{"index": 0, "embedding": "AAA"}]},
-        {"data": [{"index": 0, "embedding": "AAAA"}]},
-        {"data": [{"index": 0, "embedding": "é"}]},
-        {"data": [{"index": 0, "embedding": [None]}]},
-        {"data": [{"index": 0}]},
-    ],
-)
-def test_a_malformed_answer_of_a_server_is_refused(answer: Any) -> None:
-    with pytest.raises(InvalidInput):
-        read_answer(answer, 1)
-
-
-@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": -1}, {"prompt_tokens": None}, {"prompt_tokens": 0}])
-def test_a_usage_without_counts_is_none(usage: Any) -> None:
-    assert read_answer({"data": [{"index": 0, "embedding": [1.0]}], "usage": usage}, 1).tokens is None
-
-
-def test_embeddings_without_an_index_are_in_the_order_of_the_inputs() -> None:
-    batch = read_answer({"data": [{"embedding": [1.0]}, {"embedding": [2.0]}], "usage": {"total_tokens": 4.0}}, 2)
-    assert ([list(vector) for vector in batch.vectors], batch.tokens) == ([[1.0], [2.0]], 4)
-
-
-def test_an_answer_may_leave_its_usage_out() -> None:
-    assert read_answer({"data": [{"index": 0, "embedding": [1.0]}]}, 1).tokens is None
-    assert EmbeddingRequest("m", ("a",)).dimensions is None

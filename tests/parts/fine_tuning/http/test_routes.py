@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from file_begins import BEGINS
 from modelyard import open_platform
 from modelyard.engines.tabular.tokenizer import encode
 
@@ -259,6 +260,39 @@ def test_what_is_not_supported_is_refused_by_name(client: Any, members: dict[str
 def test_a_row_at_fault_is_named(client: Any, row: Any, param: str) -> None:
     answer = create(client, {**EXAMPLE, "parallel_tool_calls": True}, row)
     assert (answer.status, answer.json["error"]["param"]) == (400, f"training_file.{param}")
+
+
+@pytest.mark.parametrize(
+    ("method", "row", "says"),
+    [
+        (
+            "supervised",
+            PAIR,
+            "'a preference for fine-tuning services', and this method takes rows in the form 'messages'",
+        ),
+        ("supervised", {"instruction": "a", "output": "b"}, "'Alpaca'"),
+        ("supervised", {"conversations": [{"from": "human", "value": "a"}]}, "'ShareGPT'"),
+        ("supervised", {"prompt": "a", "completion": "b"}, "'prompt and completion'"),
+        ("dpo", EXAMPLE, "'messages', and this method takes rows in the form 'a preference for fine-tuning services'"),
+        ("dpo", {"prompt": "a", "chosen": "b", "rejected": "c"}, "'a preference with its prompt'"),
+    ],
+)
+def test_rows_in_the_form_of_another_method_are_called_what_they_are(
+    client: Any, method: str, row: Any, says: str
+) -> None:
+    answer = create(client, row, **by(method))
+    assert answer.status == 400
+    assert f"the row is in the form {says}" in answer.json["error"]["message"]
+
+
+@pytest.mark.parametrize(("begin", "says"), BEGINS)
+@pytest.mark.parametrize("method", ["supervised", "dpo", "reinforcement"])
+def test_files_that_are_not_read_are_called_what_they_are(client: Any, method: str, begin: bytes, says: str) -> None:
+    file = client.platform.compat.files.create("t.jsonl", [begin + b"rest"], purpose="fine-tune", entity="acme").id
+    answer = client.send("POST", "/v1/fine_tuning/jobs", {"model": "tabular-mini", "training_file": file, **by(method)})
+    assert answer.status == 400
+    assert answer.json["error"]["param"] == "training_file"
+    assert f"is {says}, which is not read; " in answer.json["error"]["message"]
 
 
 @pytest.mark.parametrize(

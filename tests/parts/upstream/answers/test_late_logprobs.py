@@ -9,12 +9,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from canned_answers import answering
 from example_counts import examples
+from modelyard.backends import Timeouts
+from modelyard.backends.deltas import one_by_one
 from modelyard.domain.completion import CompletionRequest, Delta, Message, Role, token_bytes
+from modelyard.errors import BackendError
 from modelyard.parts.upstream.answers.reader import AnswerReader
 from modelyard.platform.chat.assembly import fold_choice
 from modelyard.platform.chat.delta_checks import validate_delta
-from upstream_asking import backend_at, http
+from upstream_asking import backend_at, http, request_of, served
 
 ASKED = CompletionRequest("m", (Message(Role.USER, "go"),), max_tokens=99, logprobs=True, streamed=True)
 TOKENS = st.lists(st.text("ab é🙂", min_size=1, max_size=4), min_size=1, max_size=8)
@@ -102,3 +106,20 @@ def test_ids_may_come_after_their_text() -> None:
     request = CompletionRequest("m", (Message(Role.USER, "go"),), return_token_ids=True, streamed=True)
     found = read([chunk("hi there"), later], request)
     assert [(delta.text, delta.token_ids) for delta in found] == [("hi there", (7, 8)), ("", ())]
+
+
+@pytest.mark.parametrize("wanted", [{"logprobs": True}, {"return_token_ids": True}], ids=["logprobs", "ids"])
+@pytest.mark.parametrize("member", ["content", "reasoning"])
+@pytest.mark.parametrize("failure", [b"", b"error: boom\n\n"], ids=["cut", "failed"])
+def test_text_that_waits_for_its_details_is_paid_for_when_they_do_not_come(
+    wanted: dict[str, Any], member: str, failure: bytes
+) -> None:
+    begun = {"choices": [{"index": 0, "delta": {member: "hi there"}}]}
+    raw = b"data: " + json.dumps(begun).encode() + b"\n\n" + failure
+    spent: list[Delta] = []
+    with answering(http(raw, "text/event-stream")) as url, backend_at(url, timeouts=Timeouts(retries=0)) as backend:
+        deltas = one_by_one(backend.stream(request_of(streamed=True, **wanted), served(backend)))
+        with pytest.raises(BackendError):
+            spent.extend(deltas)
+    (usage,) = (delta.usage for delta in spent if delta.usage is not None)
+    assert (usage.completion_tokens, usage.estimated) == (2, True)

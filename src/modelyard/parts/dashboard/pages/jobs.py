@@ -22,9 +22,10 @@ from modelyard.parts.dashboard.view import (
     status_chip,
     when,
 )
-from modelyard.parts.reports.html import Html, chip, facts, html, joined, plots, section, shortened, table, tag
+from modelyard.parts.reports.curves import curves
+from modelyard.parts.reports.html import Html, chip, facts, html, joined, section, shortened, table, tag
 from modelyard.parts.reports.inline_chart import sparkline
-from modelyard.parts.reports.line_plot import Panel, Plot, Series
+from modelyard.parts.reports.line_plot import Series
 from modelyard.parts.reports.training_plots import metric_order
 from modelyard.parts.responses.records import RESPONSE_JOB
 from modelyard.parts.tinker.records import COMMANDS_JOB
@@ -32,7 +33,7 @@ from modelyard.parts.traffic.records import COLLECT_JOB
 from modelyard.platform.training.methods import TRAINING_KINDS
 from modelyard.platform.training.metrics import MetricRow
 from modelyard.platform.training.trajectories import ShownTrajectory, TrajectorySummary
-from modelyard.report.numbers import NONE, count_text
+from modelyard.report.numbers import NONE, count_text, ref_text
 
 PAGE = 50
 SEARCHED = 1000
@@ -55,7 +56,8 @@ def listed(view: View) -> HtmlPage:
     chosen = [view.link("all", "jobs", kind="") if status else tag("b", "all")]
     chosen += [tag("b", one) if one is status else view.link(one, "jobs", status=one) for one in JobStatus]
     filters = tag("p", *(part for one in chosen for part in (one, " ")), kind="filters")
-    columns = [("job", ""), ("works on", ""), ("status", ""), ("progress", ""), ("created", ""), ("took", "number")]
+    columns = [(name, "brief") for name in ("job", "works on", "status", "progress", "created")]
+    columns.append(("took", "number brief"))
     lines = [_line(view, job, known.get(job.id) or known.get(job.subject)) for job in page]
     nothing = empty("No job found.") if query else _nothing(status)
     shown = table([*columns, ("message", "text"), ("tags", "")], lines) if lines else nothing
@@ -112,12 +114,20 @@ def subject(view: View, job: JobSummary) -> Html:
     if job.kind in (BATCH_JOB, COLLECT_JOB, RESPONSE_JOB):
         return short_id(job.subject)
     if job.kind not in (*TRAINING_KINDS, COMMANDS_JOB):
-        return view.link(joined(["run ", short_id(job.subject)]), "runs", job.subject)
+        return _run(view, job.subject)
     try:
         model = view.platform.models.get(job.subject)
     except NotFound:
         return short_id(job.subject)
     return view.link(f"{model.project}/{model.name}", "models", model.id)
+
+
+def _run(view: View, id: str) -> Html:
+    try:
+        run = view.platform.evaluations.runs.get(id)
+    except NotFound:
+        return short_id(id)
+    return view.link(joined([ref_text(run.evaluation), tag("small", ref_text(run.model))]), "runs", id)
 
 
 def progress(step: int, total: int | None) -> Html:
@@ -159,11 +169,12 @@ def job(view: View) -> HtmlPage:
         return HtmlPage(f"{found.kind} job", content, live=found.ended_at is None)
     training = view.platform.training.get(found.id)
     rows, loop = view.platform.training.job(found.id).metrics(POINTS), found.kind == JobKind.LOOP
+    drawn = job_curves([("", rows)], "round" if loop else "optimizer step")
     content = joined(
         [
             _summary(view, found, _training_facts(view, training)),
             notes(view, found.id, "jobs", "jobs", found.id),
-            section("Curves", curves([("", rows)], "round" if loop else "optimizer step") or tag("p", _silence(found))),
+            section("Curves", drawn or tag("p", _silence(found))),
             section("Rounds", _rounds(view, training, rows)) if loop else "",
             section("Trajectories", trajectories(view.platform.training.job(found.id).trajectories())),
             section("Configuration", facts(_settings(training.config))),
@@ -235,15 +246,17 @@ def _training_facts(view: View, job: TrainingJob) -> list[tuple[str, object]]:
     return pairs
 
 
-def curves(jobs: Sequence[tuple[str, Sequence[MetricRow]]], x_label: str) -> Html:
-    drawings = []
-    for name in metric_order({name for _, rows in jobs for row in rows for name in row.values} - {"checkpoint"}):
-        lines = tuple(
+def job_curves(jobs: Sequence[tuple[str, Sequence[MetricRow]]], x_label: str) -> Html:
+    """Draw the metrics of jobs, each of which is a label and its rows."""
+    names = {name for _, rows in jobs for row in rows for name in row.values} - {"checkpoint"}
+    metrics = {
+        name: [
             Series(label or name, [(row.step, row.values[name]) for row in rows if name in row.values])
             for label, rows in jobs
-        )
-        drawings.append(Plot(name, x_label, (Panel("", lines),))._repr_html_())
-    return plots(drawings)
+        ]
+        for name in names
+    }
+    return curves(metrics, x_label)
 
 
 def _rounds(view: View, loop: TrainingJob, rows: Sequence[MetricRow]) -> Html:

@@ -10,8 +10,9 @@ from modelyard.parts.annotations.pages import annotated, badges, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
 from modelyard.parts.dashboard.pages import lineage
 from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, short_id, verdict_chip, when, whole_number
-from modelyard.parts.reports.html import Html, chip, facts, folded, joined, plots, section, table, tag
-from modelyard.parts.reports.line_plot import Panel, Plot, Series
+from modelyard.parts.reports.curves import curves
+from modelyard.parts.reports.html import Html, chip, facts, folded, joined, section, table, tag
+from modelyard.parts.reports.line_plot import Series
 from modelyard.parts.reports.training_plots import metric_order
 from modelyard.report.numbers import NONE, ref_text
 
@@ -88,14 +89,9 @@ def _overlay(view: View, model: Model, steps: Sequence[Checkpoint], other: Model
     lines = [(model.name, steps)]
     if other is not None:
         lines.append((other.name, [*islice(view.platform.models.checkpoints(other), MOST_CHECKPOINTS)]))
-    names = metric_order({name for _, found in lines for one in found for name in one.metrics})
-    drawings = [
-        Plot(
-            name, "checkpoint", (Panel("", tuple(_series(label, name, found) for label, found in lines)),)
-        )._repr_html_()
-        for name in names
-    ]
-    return plots(drawings) or tag("p", "No checkpoint has metrics yet.")
+    names = {name for _, found in lines for one in found for name in one.metrics}
+    metrics = {name: [_series(label, name, found) for label, found in lines] for name in names}
+    return curves(metrics, "checkpoint") or tag("p", "No checkpoint has metrics yet.")
 
 
 def _series(label: str, name: str, steps: Sequence[Checkpoint]) -> Series:

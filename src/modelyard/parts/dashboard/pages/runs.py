@@ -74,18 +74,20 @@ def _search(view: View, query: str, by_score: bool) -> Html:
 
 def _choice(view: View, runs: Sequence[EvaluationRun]) -> Html:
     columns = [
-        ("baseline", ""),
-        ("candidate", ""),
-        ("evaluation", ""),
-        ("model", ""),
-        ("state", ""),
-        ("scorer", ""),
-        ("score", "number"),
+        ("baseline", "choice"),
+        ("candidate", "choice"),
+        ("evaluation", "brief"),
+        ("model", "brief"),
+        ("state", "brief"),
+        ("scorer", "brief"),
+        ("score", "number brief"),
     ]
     known = view.platform.annotations.of(run.id for run in runs)
     lines = [_line(view, run, known.get(run.id)) for run in runs]
-    shown = table([*columns, ("started", ""), ("took", "number"), ("run", ""), ("tags", "")], lines)
-    button = tag("button", "Compare", type="submit", kind="primary")
+    shown = table(
+        [*columns, ("started", "brief"), ("took", "number brief"), ("run", "brief"), ("tags", "brief")], lines
+    )
+    button = tag("p", tag("button", "Compare", type="submit", kind="primary"), kind="always")
     return tag("form", shown, button, method="get", action=view.url("compare"))
 
 

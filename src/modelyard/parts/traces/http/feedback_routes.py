@@ -7,7 +7,6 @@ from typing import Any
 from attrs import asdict
 
 from modelyard.errors import InvalidInput
-from modelyard.formats.converter import structure
 from modelyard.http.message import Response, json_response, problems_at
 from modelyard.http.route import Route, RouteCall
 from modelyard.parts.traces.call_query import ALWAYS, sort_key
@@ -22,7 +21,14 @@ from modelyard.parts.traces.http.feedback_schemas import (
     FeedbackQueryRequest,
     FeedbackReplace,
 )
-from modelyard.parts.traces.http.requests import PlaceArguments, body_of, control_route, data_route, place_of
+from modelyard.parts.traces.http.requests import (
+    PlaceArguments,
+    body_of,
+    control_body,
+    control_route,
+    data_route,
+    place_of,
+)
 from modelyard.parts.traces.http.schemas import Empty
 from modelyard.parts.traces.records import Feedback
 
@@ -77,7 +83,7 @@ def replace_feedback(call: RouteCall) -> Response:
 
 def query_feedback(call: RouteCall) -> Response:
     """Find feedback."""
-    body = structure(FeedbackQueryRequest, call.body, "body")
+    body = control_body(FeedbackQueryRequest, call)
     found: Iterable[dict[str, Any]] = map(feedback_document, _found(call, body.project_id, body.query))
     for sort in reversed(body.sort_by or ()):
         found = sorted(found, key=partial(_value_of, sort.field), reverse=sort.direction == "desc")
@@ -94,7 +100,7 @@ def _value_of(field: str, document: dict[str, object]) -> tuple[int, Any]:
 
 def purge_feedback(call: RouteCall) -> Response:
     """Delete the feedback that a query finds."""
-    body = structure(FeedbackPurgeRequest, call.body, "body")
+    body = control_body(FeedbackPurgeRequest, call)
     found = [said.id for said in _found(call, body.project_id, body.query)]
     call.platform.compat.traces.feedback.delete(found, **place_of(call, body.project_id))
     return json_response(Empty())

@@ -31,6 +31,7 @@ from modelyard.parts.traces.http.object_schemas import (
     PublishedObject,
     RefsAnswer,
     RefsReadRequest,
+    RowsFilter,
     TableChange,
     TableCount,
     TableCountRequest,
@@ -44,7 +45,7 @@ from modelyard.parts.traces.http.object_schemas import (
     TableUpdated,
     TableUpdateRequest,
 )
-from modelyard.parts.traces.http.requests import MAX_BODY, body_of, control_route, data_route, place_of
+from modelyard.parts.traces.http.requests import MAX_BODY, body_of, control_body, control_route, data_route, place_of
 from modelyard.parts.traces.interface import TRACES
 from modelyard.parts.traces.objects import PublishedObjects, classes_of, is_op, value_of
 from modelyard.parts.traces.tables import TableRow
@@ -83,7 +84,7 @@ def _shown(objects: PublishedObjects, version: ObjectVersion, metadata_only: boo
 
 def read_object(call: RouteCall) -> Response:
     """Show a version of an object, by digest, `v<n>`, `latest` or alias."""
-    body = structure(ObjectReadRequest, call.body, "body")
+    body = control_body(ObjectReadRequest, call)
     objects = call.platform.compat.traces.objects
     found = objects.get(body.object_id, body.digest, **place_of(call, body.project_id))
     return json_response(ObjectAnswer(_shown(objects, found, body.metadata_only)))
@@ -91,7 +92,7 @@ def read_object(call: RouteCall) -> Response:
 
 def query_objects(call: RouteCall) -> Response:
     """Find versions of objects, in the order in which they were published unless sorted."""
-    body = structure(ObjectsQueryRequest, call.body, "body")
+    body = control_body(ObjectsQueryRequest, call, filter=ObjectsFilter)
     wanted, objects = body.filter or ObjectsFilter(), call.platform.compat.traces.objects
     listed = objects.list(wanted.object_ids or (), **place_of(call, body.project_id))
     found: Iterable[ObjectVersion] = (one for one in listed if _fits(objects, one, wanted))
@@ -132,7 +133,7 @@ def delete_object(call: RouteCall) -> Response:
 
 def read_references(call: RouteCall) -> Response:
     """Follow references to objects, calls and rows of tables."""
-    body = structure(RefsReadRequest, call.body, "body")
+    body = control_body(RefsReadRequest, call)
     return json_response(RefsAnswer(tuple(_followed(call, ref) for ref in body.refs)))
 
 
@@ -200,7 +201,7 @@ def _change(digests: list[str], change: TableChange, rows: Iterator[str], at: in
 
 def query_table(call: RouteCall) -> Response:
     """Show rows of a table, in their order unless sorted."""
-    body = structure(TableQueryRequest, call.body, "body")
+    body = control_body(TableQueryRequest, call, filter=RowsFilter)
     tables, place = call.platform.compat.traces.tables, place_of(call, body.project_id)
     wanted = frozenset(body.filter.row_digests) if body.filter and body.filter.row_digests is not None else None
     if wanted is None and not body.sort_by:
@@ -220,7 +221,7 @@ def _value_of(field: str, row: TableRow) -> tuple[int, Any]:
 
 def count_table_rows(call: RouteCall) -> Response:
     """Count the rows of a table."""
-    body = structure(TableCountRequest, call.body, "body")
+    body = control_body(TableCountRequest, call)
     return json_response(
         TableCount(call.platform.compat.traces.tables.count(body.digest, **place_of(call, body.project_id)))
     )
@@ -264,7 +265,7 @@ def _form(call: RouteCall, data: BinaryIO) -> tuple[dict[str, str], str, bytes]:
 
 def read_trace_file(call: RouteCall) -> Response:
     """Send a file."""
-    body = structure(FileContentRequest, call.body, "body")
+    body = control_body(FileContentRequest, call)
     file, size = call.platform.compat.traces.tables.open_file(body.digest, **place_of(call, body.project_id))
     return download(file, size)
 

@@ -12,7 +12,7 @@ from modelyard.http.response_bodies import json_lines
 from modelyard.http.route import Body, Route, RouteCall, documented_route
 from modelyard.parts.traces.http.documents import call_document, with_columns, with_feedback
 from modelyard.parts.traces.http.queries import call_query
-from modelyard.parts.traces.http.requests import body_of, control_route, data_route, place_of
+from modelyard.parts.traces.http.requests import body_of, control_body, control_route, data_route, place_of
 from modelyard.parts.traces.http.schemas import (
     CallAnswer,
     CallBatchAnswer,
@@ -25,6 +25,7 @@ from modelyard.parts.traces.http.schemas import (
     CallReadRequest,
     CallsCount,
     CallsDeleted,
+    CallsFilter,
     CallsQueryRequest,
     CallStart,
     CallStartRequest,
@@ -134,14 +135,14 @@ def record_call_batch(call: RouteCall) -> Response:
 
 def update_call(call: RouteCall) -> Response:
     """Give a call another name to be shown by."""
-    body = structure(CallUpdateRequest, call.body, "body")
+    body = control_body(CallUpdateRequest, call)
     call.platform.compat.traces.calls.rename(body.call_id, body.display_name, **place_of(call, body.project_id))
     return json_response(Empty())
 
 
 def delete_calls(call: RouteCall) -> Response:
     """Delete calls with those that they made, and the feedback on them."""
-    body = structure(CallDeleteRequest, call.body, "body")
+    body = control_body(CallDeleteRequest, call)
     deleted = call.platform.compat.traces.calls.delete(body.call_ids, **place_of(call, body.project_id))
     return json_response(CallsDeleted(deleted))
 
@@ -151,7 +152,7 @@ def delete_calls(call: RouteCall) -> Response:
 
 def read_call(call: RouteCall) -> Response:
     """Show a call; null where there is none."""
-    body = structure(CallReadRequest, call.body, "body")
+    body = control_body(CallReadRequest, call)
     try:
         found = call.platform.compat.traces.calls.get(body.id, **place_of(call, body.project_id))
     except NotFound:
@@ -161,7 +162,7 @@ def read_call(call: RouteCall) -> Response:
 
 def query_calls(call: RouteCall) -> Response:
     """Find calls, one JSON object a line, by their start unless sorted."""
-    body = structure(CallsQueryRequest, call.body, "body")
+    body = control_body(CallsQueryRequest, call, filter=CallsFilter)
     place, traces = place_of(call, body.project_id), call.platform.compat.traces
     with problems_at("body"):
         found = traces.calls.query(call_query(body, traces.feedback), **place)
@@ -171,7 +172,7 @@ def query_calls(call: RouteCall) -> Response:
 
 def count_calls(call: RouteCall) -> Response:
     """Count the calls that a query finds."""
-    body = structure(CallsQueryRequest, call.body, "body")
+    body = control_body(CallsQueryRequest, call, filter=CallsFilter)
     traces = call.platform.compat.traces
     place = place_of(call, body.project_id)
     with problems_at("body"):

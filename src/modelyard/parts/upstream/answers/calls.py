@@ -107,12 +107,16 @@ def _parsed(text: str) -> Any:
 
 
 def _piece(call: Mapping[str, Any]) -> _Piece:
-    function = object_of(call.get("function")) or object_of(call.get("custom")) or call
+    function = _object(call.get("function")) or object_of(call.get("custom")) or call
     names = (name for name in ("arguments", "parameters", "input") if function.get(name) is not None)
     given = function.get(next(names, "arguments"))
     named = call.get("id") or call.get("call_id")
     id_ = str(named) if isinstance(named, int) and not isinstance(named, bool) else string_of(named)
     return _Piece(id_, index_of(call.get("index")), string_of(function.get("name")), arguments_of(given))
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return object_of(_parsed(value) if isinstance(value, str) else value)
 
 
 def _is_other(call: _Call, piece: _Piece) -> bool:

@@ -32,6 +32,7 @@ class ChoiceNumbers:
         self._only: int | None = None
         self._ids: dict[str, int] = {}
         self._last = 0
+        self._from_one = False
         self.are_certain: bool = len(choices) == 1
         """Whether the numbers that come are right, as they differ."""
 
@@ -45,8 +46,16 @@ class ChoiceNumbers:
             self._note(_ALIKE)
             return list(enumerate(found))
         if self.are_certain or len(given) != 1:
-            return given
+            return [(self._from_zero(index), one) for index, one in given]
         return [(self._of_stream(found[0], string_of(chunk.get("id"))), found[0])]
+
+    def _from_zero(self, number: int) -> int:
+        """Return the place of a number. The last choice of a server that counts from 1 has the place that is free."""
+        if number != len(self._choices):
+            return number
+        first = self._choices[0]
+        self._from_one = self._from_one or not (first.reason or first.has_output)
+        return 0 if self._from_one else number
 
     def _of_one(self, index: int) -> int:
         if self._only is None or index == 0:

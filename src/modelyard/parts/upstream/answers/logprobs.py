@@ -7,7 +7,16 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import TokenLogprob, token_bytes, trimmed
-from modelyard.parts.upstream.answers.values import count_of, list_of, logprob_of, object_of, string_of
+from modelyard.parts.upstream.answers.values import (
+    count_of,
+    list_of,
+    logprob_of,
+    object_of,
+    objects_of,
+    size_of,
+    string_of,
+    tokens_of,
+)
 
 
 def read_token_ids(choice: Mapping[str, Any]) -> tuple[int, ...]:
@@ -26,7 +35,7 @@ def read_ids(value: Any) -> tuple[int, ...]:
 def read_logprobs(value: Any) -> tuple[TokenLogprob, ...]:
     """Read the log-probabilities of a choice: a list of entries, or of tokens and their numbers apart."""
     data = object_of(value)
-    entries = list_of(data.get("content")) or list_of(data.get("refusal"))
+    entries = objects_of(list_of(value)) or list_of(data.get("content")) or list_of(data.get("refusal"))
     return tuple(map(_sampled, entries or _apart(data)))
 
 
@@ -109,6 +118,11 @@ class TokensOfText:
         entries, ids = self.entries[:count], self.ids[:count]
         self.text, self.entries, self.ids = self.text[len(text) :], self.entries[count:], self.ids[count:]
         return text, entries, ids if not entries or len(ids) == len(entries) else ()
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that wait: those that are shown, else by the bytes of their text."""
+        return max(len(self.entries), len(self.ids)) or tokens_of(size_of(self.text))
 
     def __bool__(self) -> bool:
         return bool(self.text or self.entries or self.ids)

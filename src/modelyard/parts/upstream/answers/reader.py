@@ -34,6 +34,7 @@ from modelyard.parts.upstream.answers.values import (
     MOST_TOKENS,
     content_of,
     has_unread,
+    message_of,
     object_of,
     objects_of,
     reasoning_of,
@@ -62,6 +63,7 @@ class AnswerReader:
     def __init__(self, request: CompletionRequest, note: Callable[[str], None] = lambda what: None) -> None:
         self._request, self._note = request, note
         self._noted: set[str] = set()
+        self._has_choices = self._is_other = False
         self._choices = [_ChoiceReader(index, request, self.note) for index in range(request.n)]
         self._usage = UsageReader()
         self._numbers = ChoiceNumbers(self._choices, self.note)
@@ -94,8 +96,10 @@ class AnswerReader:
         data = object_of(chunk)
         self._usage.take(data)
         if "choices" not in data:
+            self._is_other = self._is_other or bool(data)
             return [delta for inner in enclosed(data, _ANSWER_MEMBERS) for delta in self.take(inner)]
         choices = self._numbers.numbered(objects_of(data.get("choices")), data)
+        self._has_choices = True
         for index, choice in choices:
             self._usage.take_choice(index, choice)
         deltas: list[Delta] = []
@@ -116,6 +120,9 @@ class AnswerReader:
         """
         deltas = [delta for choice in self._choices for delta in choice.rest()]
         if not all(choice.reason or (finished and choice.stopped) for choice in self._choices):
+            if self._is_other and not self._has_choices:
+                instead = "the url must be the base of a server's chat completions"
+                raise refused(f"is not complete: it has no choices; {instead}", "incomplete")
             missing = sum(not choice.has_output and choice.reason is None for choice in self._choices)
             if 0 < missing < len(self._choices):
                 instead = "offer the model without the capability choices"
@@ -240,8 +247,8 @@ class _ChoiceReader:
 
     @property
     def estimate(self) -> int:
-        """The tokens of the choice: those that were shown, and the others by the bytes of their text."""
-        return self.shown + self.estimated
+        """The tokens of the choice: those that were shown, and others by the bytes of their text, which may wait."""
+        return self.shown + self.estimated + self._held.tokens
 
     def count(self, size: int) -> int:
         """Return the tokens of the next piece of text, by its bytes: so many that all together make the estimate."""
@@ -265,12 +272,12 @@ class _ChoiceReader:
     def take(self, choice: Mapping[str, Any], chunk: Mapping[str, Any], counted: int) -> list[Delta]:
         """Return its deltas. A whole answer has a `message` where a chunk has a `delta`, and its tokens are `counted`,
         or 0."""
-        message, delta = object_of(choice.get("message")), object_of(choice.get("delta"))
+        message, delta = message_of(choice.get("message")), object_of(choice.get("delta"))
         whole = bool(message) and not any(value for name, value in delta.items() if name != "role")
         message, again = message if whole else delta, whole and self.has_output
         said = said_of(message)
         thought, content = content_of(choice.get("text") if said is None else said)
-        reasoning, pieces = reasoning_of(message) or thought, pieces_of(message)
+        reasoning, pieces = reasoning_of(message) or thought, pieces_of(message) or pieces_of(choice)
         if not (content or reasoning or pieces) and has_unread(said):
             self._note("has parts of a content without text, which are left out")
         entries, ids = read_logprobs(choice.get("logprobs")), read_token_ids(choice)
@@ -322,12 +329,13 @@ class _ChoiceReader:
         """Return what still waits for its other half, for its name or for its details."""
         reasoning, content, calls = self._reasoning.end(), self._content.end(), self._calls.end()
         is_first = not self._has_passed
-        held, entries, ids = self._held.end()
+        held = self._held.text
+        if is_first and (held or content or reasoning):
+            self._check_details(self._held.entries, self._held.ids)
+        _, entries, ids = self._held.end()
         content = held + content
         if self.reason is FinishReason.STOP:
             entries = fitting(entries, content)
-        if is_first and (content or reasoning):
-            self._check_details(entries, ids)
         found = Delta(content, 0, self.index, None, entries, ids, reasoning=reasoning)
         deltas = [found] if content or reasoning or entries or ids else []
         deltas += [Delta(index=self.index, tool_call=call) for call in calls]
@@ -371,6 +379,9 @@ class _ChoiceReader:
         self._said_stop = self._said_stop or given is not None or "message" in choice
         ending = read_reason(given)
         if ending is None:
+            return
+        if self.reason is not None and (ending.is_broken_off or ending.is_cut):
+            self._note("has another finish reason after its end, which is left out")
             return
         if ending.is_broken_off or (ending.is_cut and not written and not self.has_output):
             self.count(written)  # which was produced, and is paid for

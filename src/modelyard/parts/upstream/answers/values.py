@@ -55,6 +55,14 @@ def read_values(raw: bytes) -> list[Any]:
     return found or [read_json(raw)]
 
 
+def is_whole(raw: bytes) -> bool:
+    """Return whether a body is the JSON of an object or of a list."""
+    try:
+        return isinstance(json.loads(raw), dict | list)
+    except (ValueError, RecursionError):
+        return False
+
+
 _PLAIN = json.JSONDecoder(strict=False)
 _CAREFUL = json.JSONDecoder(strict=False, parse_int=float)
 
@@ -65,10 +73,12 @@ def object_of(value: Any) -> Mapping[str, Any]:
 
 
 def objects_of(value: Any) -> list[Mapping[str, Any]]:
-    """Return the objects of a list; one alone counts as a list of one."""
+    """Return the objects of a list; one alone counts as a list of one, and one of them by their numbers as the list."""
     if value is None:
         return []
     if type(value) is dict or isinstance(value, Mapping):
+        if next(iter(value), "").isdecimal():
+            return [{"index": int(at), **one} for at, one in value.items() if isinstance(one, Mapping)]
         return [value]
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list | tuple) else []
 
@@ -134,6 +144,13 @@ def is_parsed(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and not any(map(_is_part, value))
 
 
+def message_of(value: Any) -> Mapping[str, Any]:
+    """Return a message, which may be its text alone, or the only one of a list."""
+    if isinstance(value, str):
+        return {"content": value}
+    return object_of(value[0] if isinstance(value, list) and value else value)
+
+
 def said_of(message: Mapping[str, Any]) -> Any:
     """Return the content of a message, or what stands in its place: a refusal, or the words of a sound."""
     content = message.get("content")
@@ -184,7 +201,7 @@ def _part(part: Any) -> tuple[str, str]:
     return (thoughts or texts, "") if is_thought else (thoughts, texts)
 
 
-_REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_text")
+_REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_text", "thinking_blocks", "thoughts", "thought")
 """Names under which servers put reasoning next to the content. One of them is enough."""
 
 

@@ -30,6 +30,7 @@ class OddFault(StrEnum):
     UNLABELLED = "unlabelled"
     GZIPPED = "gzipped"
     GZIPPED_TWICE = "gzipped_twice"
+    FALSELY_COMPRESSED = "falsely_compressed"
     ENVELOPED = "enveloped"
     ENVELOPED_AS_TEXT = "enveloped_as_text"
     # the stream
@@ -43,7 +44,9 @@ class OddFault(StrEnum):
     SPACED_FIELDS = "spaced_fields"
     BYTE_ORDER_MARK = "byte_order_mark"
     NO_LAST_NEWLINE = "no_last_newline"
+    CHUNKS_AS_STRINGS = "chunks_as_strings"
     # chunks
+    LISTS_AS_OBJECTS = "lists_as_objects"
     ODD_CHUNKS = "odd_chunks"
     JUNK_MEMBERS = "junk_members"
     EMPTY_REASONS = "empty_reasons"
@@ -132,6 +135,15 @@ def _in_text(answer: Json) -> Json:
     return {"statusCode": 200, "headers": {}, "body": json.dumps(answer)}
 
 
+def _by_number(answer: Any) -> Any:
+    """Return an answer in which each list of objects is an object of them by their numbers."""
+    if isinstance(answer, dict):
+        return {name: _by_number(value) for name, value in answer.items()}
+    if isinstance(answer, list) and answer and all(isinstance(one, dict) for one in answer):
+        return {str(at): _by_number(one) for at, one in enumerate(answer)}
+    return answer
+
+
 def _nothing(usage: Json) -> Json:
     return {}
 
@@ -140,6 +152,7 @@ _ZERO = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 _RULES: Mapping[OddFault, Mapping[str, Any]] = {
     OddFault.ODD_CHUNKS: {"odd_chunks": _ODD_CHUNKS},
+    OddFault.LISTS_AS_OBJECTS: {"enveloped": _by_number},
     OddFault.JUNK_MEMBERS: {"junk": _JUNK},
     OddFault.EMPTY_REASONS: {"reason_in_each": ""},
     OddFault.ENVELOPED: {"enveloped": _in_data},
@@ -183,6 +196,8 @@ _FRAMES: Mapping[OddFault, Mapping[str, Any]] = {
     OddFault.UNLABELLED: {"label": ""},
     OddFault.GZIPPED: {"gzipped": 1},
     OddFault.GZIPPED_TWICE: {"gzipped": 2},
+    OddFault.FALSELY_COMPRESSED: {"encoding": "br"},
+    OddFault.CHUNKS_AS_STRINGS: {"quoted": True},
     OddFault.NO_DONE: {"done": b""},
     OddFault.HELD_OPEN: {"done": b"", "held_open": True},
     OddFault.CUT_AFTER_USAGE: {"done": b"", "cut": True},

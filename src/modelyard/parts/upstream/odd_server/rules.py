@@ -116,7 +116,7 @@ class Rules:
 class Frame:
     """How an answer is written as bytes, and what its head says. In a stream, `beats` come between the chunks, and
     `done` after the last. `label` is the content type, "" for none; None stands for the right one. The body
-    is `gzipped` so many times.
+    is `gzipped` so many times, and called compressed with `encoding`. A chunk that is `quoted` is the JSON of its JSON.
     """
 
     done: bytes = b"data: [DONE]\n\n"
@@ -130,3 +130,5 @@ class Frame:
     status: str = "200 OK"
     label: str | None = None
     gzipped: int = 0
+    encoding: str = ""
+    quoted: bool = False

@@ -137,7 +137,8 @@ def _head(kind: str, frame: Frame) -> bytes:
     label = kind if frame.label is None else frame.label
     lines = [f"HTTP/1.1 {frame.status}", "connection: close"]
     lines += [f"content-type: {label}"] if label else []
-    lines += ["content-encoding: " + ", ".join(["gzip"] * frame.gzipped)] if frame.gzipped else []
+    encoding = frame.encoding or ", ".join(["gzip"] * frame.gzipped)
+    lines += [f"content-encoding: {encoding}"] if encoding else []
     return "".join([f"{line}\r\n" for line in lines]).encode()
 
 

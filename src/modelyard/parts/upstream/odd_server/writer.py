@@ -36,7 +36,8 @@ class AnswerText:
         """Return the answer as a stream of events."""
         frame, written = self.frame, []
         for at, chunk in enumerate(self._chunks()):
-            written.append(frame.prefix + self._text(self.rules.enveloped(chunk)) + b"\n\n")
+            text = self._text(self.rules.enveloped(chunk))
+            written.append(frame.prefix + (json.dumps(text.decode()).encode() if frame.quoted else text) + b"\n\n")
             if frame.beats:
                 written.append(frame.beats[at % len(frame.beats)])
         raw = b"".join([*frame.beats, *written, frame.done])

@@ -1,0 +1,57 @@
+"""What a file is that is neither JSON Lines nor a table, by its first bytes."""
+
+import os
+from collections.abc import Mapping
+from typing import BinaryIO
+
+from modelyard.errors import InvalidInput
+from modelyard.formats.json_stream import CHUNK
+
+_LINES = "save it as JSON Lines (df.to_json(path, orient='records', lines=True))"
+_UNPACKED = "unpack it, or " + _LINES
+_IN_UTF_8 = "save it in UTF-8"
+_OTHERS: Mapping[bytes, tuple[str, str]] = {
+    b"PAR1": ("Parquet", _LINES),
+    b"ARROW1": ("Arrow", _LINES),
+    b"FEA1": ("Feather", _LINES),
+    b"ORC": ("ORC", _LINES),
+    b"Obj\x01": ("Avro", _LINES),
+    b"SQLite format 3\x00": ("an SQLite database", _LINES),
+    b"\x80\x04": ("a pickle", _LINES),
+    b"\x80\x05": ("a pickle", _LINES),
+    b"PK\x03\x04": ("a zip file or a workbook", _LINES),
+    b"\x1f\x8b": ("gzip", _UNPACKED),
+    b"\x28\xb5\x2f\xfd": ("zstd", _UNPACKED),
+    b"BZh": ("bzip2", _UNPACKED),
+    b"\xfd7zXZ\x00": ("xz", _UNPACKED),
+    b"\x04\x22\x4d\x18": ("lz4", _UNPACKED),
+    b"\xff\xfe\x00\x00": ("UTF-32", _IN_UTF_8),
+    b"\x00\x00\xfe\xff": ("UTF-32", _IN_UTF_8),
+    b"\xff\xfe": ("UTF-16", _IN_UTF_8),
+    b"\xfe\xff": ("UTF-16", _IN_UTF_8),
+    b"{\x00": ("UTF-16", _IN_UTF_8),
+    b"[\x00": ("UTF-16", _IN_UTF_8),
+    b"\x00{": ("UTF-16", _IN_UTF_8),
+    b"\x00[": ("UTF-16", _IN_UTF_8),
+}
+"""How files begin that are not read, what they are, and what to do."""
+
+
+def check_begin(file: BinaryIO) -> bytes:
+    """Return the first bytes of a file, and leave them to be read. Raises `InvalidInput` for what is known not to be
+    read.
+    """
+    begin = _begin_of(file)
+    for mark, (other, advice) in _OTHERS.items():
+        if begin.startswith(mark):
+            raise InvalidInput.at(msg=f"is {other}, which is not read; {advice}")
+    return begin
+
+
+def _begin_of(file: BinaryIO) -> bytes:
+    peek = getattr(file, "peek", None)
+    if peek is not None:
+        return bytes(peek(CHUNK))
+    begin = file.read(CHUNK)
+    file.seek(-len(begin), os.SEEK_CUR)
+    return begin
