@@ -10,6 +10,7 @@ Override `yard_backend` in a conftest or a test module to choose the backend:
 import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +19,12 @@ from zlib import crc32
 import pytest
 
 if TYPE_CHECKING:
+    from anthropic import Anthropic, AsyncAnthropic
     from openai import AsyncOpenAI, OpenAI
 
     from modelyard import Platform
     from modelyard.protocols import AsyncBackend, Backend
-    from modelyard.testing import Faults, LoopbackGuard
+    from modelyard.testing import Faults, LoopbackGuard, RequestLog
     from modelyard.testing.clock import ManualClock
 
 OPENED_WITH = {"yard_clock": "clock"}
@@ -37,18 +39,47 @@ def yard_backend() -> "Backend | AsyncBackend | None":
 
 
 @pytest.fixture
-def yard(yard_backend: "Backend | AsyncBackend | None", request: pytest.FixtureRequest) -> "Iterator[Platform]":
+def yard_profile() -> str | None:
+    """Return the vendor that `yard` is as strict as: "openai", "anthropic", "vllm", or None for that of each format."""
+    return None
+
+
+@pytest.fixture
+def yard(
+    yard_backend: "Backend | AsyncBackend | None", yard_profile: Any, request: pytest.FixtureRequest
+) -> "Iterator[Platform]":
     """Open a fresh platform in memory, and close it at the end of the test.
 
     `@pytest.mark.yard(settings=Settings(...), backend=...)` gives arguments of `open_platform` for a test, a class or
     a module. The nearest mark that names an argument decides, also over `yard_backend`.
     """
-    from modelyard import open_platform
+    from modelyard import Settings, open_platform
 
     faults = _faults_of(request)
     opener = open_platform if faults is None else faults.open_platform
-    with opener(**{"backend": yard_backend, **_marked(request), **_requested(request)}) as platform:
+    lenient = {"settings": Settings(strict_conversations=False)} if yard_profile == "vllm" else {}
+    with opener(**{"backend": yard_backend, **lenient, **_marked(request), **_requested(request)}) as platform:
+        if find_spec("modelyard.parts.doubles") is not None:  # the core works without its parts
+            _watch(platform, yard_profile, request)
         yield platform
+
+
+def _watch(platform: "Platform", profile: Any, request: pytest.FixtureRequest) -> None:
+    from modelyard.testing import watch_requests
+
+    log = request.node.stash[_LOG] = watch_requests(platform, profile)
+    log.faults = _faults_of(request)
+
+
+@pytest.fixture
+def yard_requests(yard: "Platform", request: pytest.FixtureRequest) -> "RequestLog":
+    """Return the requests that clients have sent to `yard` in this test, oldest first.
+
+    What was refused, or found no answer, fails the test even if the application swallowed it:
+    `yard_requests.allow_refusals(400)` expects it.
+    """
+    log: RequestLog = request.node.stash[_LOG]
+    return log
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -126,6 +157,23 @@ def yard_async_openai(yard: "Platform", _openai_alone: None, request: pytest.Fix
     from modelyard.testing import async_openai_client
 
     return async_openai_client(yard, faults=_faults_of(request))
+
+
+@pytest.fixture
+def yard_anthropic(yard: "Platform", request: pytest.FixtureRequest) -> "Iterator[Anthropic]":
+    """Create an `anthropic` client that is connected to `yard` in process, with a key for its entity."""
+    from modelyard.testing import anthropic_client
+
+    with anthropic_client(yard, faults=_faults_of(request)) as client:
+        yield client
+
+
+@pytest.fixture
+def yard_async_anthropic(yard: "Platform", request: pytest.FixtureRequest) -> "AsyncAnthropic":
+    """Create an asynchronous `anthropic` client in the same way. It holds nothing that must be closed."""
+    from modelyard.testing import async_anthropic_client
+
+    return async_anthropic_client(yard, faults=_faults_of(request))
 
 
 @pytest.fixture
@@ -215,6 +263,7 @@ def _cassettes(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 _GUARD = pytest.StashKey["LoopbackGuard"]()
 _FAULTS = pytest.StashKey["Faults"]()
+_LOG = pytest.StashKey["RequestLog"]()
 
 
 @pytest.fixture
@@ -232,7 +281,7 @@ def loopback_only(request: pytest.FixtureRequest) -> "Iterator[LoopbackGuard]":
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Check for swallowed attempts and unused faults while the test can still fail, rather than its teardown."""
+    """Check for what was swallowed, and for unused faults, while the test can still fail, rather than its teardown."""
     __tracebackhide__ = True
     try:
         outcome = yield
@@ -244,4 +293,28 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         item.stash[_GUARD].check()
     if _FAULTS in item.stash:
         item.stash[_FAULTS].check()
+    if _LOG in item.stash:
+        item.stash[_LOG].check()
     return outcome
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the requests of a test that failed."""
+    report = yield
+    if report.failed and _LOG in item.stash and len(item.stash[_LOG]):
+        report.sections.append(("requests of this test", str(item.stash[_LOG])))
+    return report
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Say what differs where the requests of a test are compared with those that it expects."""
+    log: Any = left if hasattr(left, "allow_refusals") else right
+    wanted = right if log is left else left
+    if op != "==" or not hasattr(log, "allow_refusals") or not isinstance(wanted, list | tuple):
+        return None
+    from modelyard.parts.doubles.requests.differences import differences
+
+    return ["the requests differ:", *differences(wanted, list(log))]

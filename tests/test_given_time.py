@@ -174,6 +174,7 @@ def real_time(path: Path) -> Iterator[str]:
                 yield f"{receiver}.{method}"
 
 
+@pytest.mark.slow
 def test_only_these_modules_know_real_time() -> None:
     found = {path.relative_to(SOURCE).as_posix(): set(real_time(path)) for path in SOURCE.rglob("*.py")}
     assert {path: names for path, names in found.items() if names} == {

@@ -14,6 +14,7 @@ from typing import get_type_hints
 
 import pytest
 
+from each import each_case
 from modelyard import Platform
 from modelyard.errors import MissingExtra
 from source_trees import tree_of
@@ -160,6 +161,7 @@ def longest_chain(graph: dict[str, set[str]]) -> list[str]:
     return list(max((from_here(name) for name in sorted(graph)), key=len))
 
 
+@pytest.mark.slow
 def test_no_chain_of_imports_is_long() -> None:
     chain = longest_chain(imports())
     assert len(chain) <= LONGEST_CHAIN, " > ".join(chain)
@@ -206,6 +208,7 @@ TIES = {
     ("sweeps", "datasets"): "held-out rows are split from the others",
     ("sweeps", "reports"): "tables and plots are drawn with its elements",
     ("tinker", "completions"): "sampling continues prompts of token ids",
+    ("traces", "interchange"): "evaluations that a program traces are runs",
     ("traces", "batches"): "files come in forms there, too",
     ("traces", "uploads"): "one client begins with the same GraphQL",
     ("traffic", "batches"): "kept rows are written in parts, as the lines of a batch are",
@@ -240,6 +243,7 @@ MEMBERS = (
 """Where parts add members, which `parts/resources.py` declares."""
 
 
+@pytest.mark.slow
 def test_the_core_imports_no_part() -> None:
     """But for type checkers: the public names and resources of parts, and what they draw."""
     core = [(name, typed) for name, _, typed in imports_of_parts() if not name.startswith("parts/")]
@@ -248,6 +252,7 @@ def test_the_core_imports_no_part() -> None:
     assert {name for name, typed in core if typed} <= {*doors, *MEMBERS, "report/__init__.py"}
 
 
+@pytest.mark.slow
 @pytest.mark.parts
 def test_a_part_imports_only_those_others_that_are_listed() -> None:
     imports = [(name, part) for name, part, _ in imports_of_parts() if name.startswith("parts/")]
@@ -309,7 +314,7 @@ def test_what_readers_copy_imports_from_the_public_modules_only(page: Path) -> N
     assert past == set()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.suffix == ".md"], ids=lambda page: page.name)
+@each_case("page", [page for page in PAGES if page.suffix == ".md"], ids=lambda page: page.name)
 def test_prose_names_the_public_modules_only(page: Path) -> None:
     """A dotted name that the docs write out begins with a public module; logger names and internals are not of it."""
     named = set(re.findall(r"`(modelyard(?:\.[a-z_]+)+)", page.read_text(encoding="utf-8")))
@@ -320,7 +325,7 @@ def test_prose_names_the_public_modules_only(page: Path) -> None:
 INTERNALS_SHOWN = {"architecture.md": {"modelyard.compose", "modelyard.lazy"}}
 
 
-@pytest.mark.parametrize("door", THERE)
+@each_case("door", THERE)
 def test_all_of_a_public_module_is_there(door: str) -> None:
     module = import_module(door)
     assert sorted(set(module.__all__)) == sorted(module.__all__)
@@ -356,7 +361,7 @@ def listed_names(block: list[ast.stmt]) -> list[str]:
     return next(found, [])
 
 
-@pytest.mark.parametrize("door", [door for door in THERE if loads_lazily(door)])
+@each_case("door", [door for door in THERE if loads_lazily(door)])
 def test_type_checkers_find_a_public_name_where_the_program_does(door: str) -> None:
     """The two halves of a public package, what is imported for type checkers and what is loaded when used, agree."""
     module = import_module(door)
@@ -447,6 +452,7 @@ def test_what_a_public_module_exports_has_a_docstring() -> None:
     assert bare == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parts
 def test_dotted_references_in_docstrings_and_docs_lead_somewhere() -> None:
     """`domain.models.ModelName` must be there; `platform.models` is an attribute of a platform."""

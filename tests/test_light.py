@@ -67,6 +67,7 @@ def test_a_completion_and_a_listing_load_nothing_that_they_have_no_use_for() -> 
     assert WAITING.isdisjoint(found["loaded"])  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_file_whose_schema_stays_is_opened_without_what_changes_schemas(yard_file: Path) -> None:
     """sqlite-utils loads pandas, where that is installed."""
     opening = f"import sys, json, modelyard; modelyard.open_platform({str(yard_file)!r}).close(); "
@@ -74,6 +75,7 @@ def test_a_file_whose_schema_stays_is_opened_without_what_changes_schemas(yard_f
     assert {"sqlite_utils", "pandas", "numpy", "click"}.isdisjoint(found["loaded"])  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_new_file_is_made_without_the_data_frames_that_are_installed(tmp_path: Path) -> None:
     for name in ("pandas", "numpy"):
         (tmp_path / f"{name}.py").write_text("")
@@ -110,6 +112,7 @@ def test_public_names_are_listed_and_no_other_is_made_up() -> None:
         modelyard.Plattform  # noqa: B018 - it is the look-up that counts
 
 
+@pytest.mark.slow
 @pytest.mark.parts
 def test_the_upstream_backend_without_its_extra_says_how_to_get_it() -> None:
     missing = """

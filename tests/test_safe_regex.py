@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.safe_regex import MAX_TEXT, PatternError, example, matches, parse
 
 
@@ -55,12 +56,12 @@ LOOKING = [
 """An example is not found for all of these."""
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@each_case("pattern", PATTERNS)
 def test_an_example_matches(pattern: str) -> None:
     assert re.search(pattern, example(parse(pattern), 0, free))
 
 
-@pytest.mark.parametrize("pattern", PATTERNS + LOOKING)
+@each_case("pattern", PATTERNS + LOOKING)
 def test_the_same_texts_match_as_in_the_standard_library(pattern: str) -> None:
     node = parse(pattern)
     for length in range(5):
@@ -115,15 +116,13 @@ UNKNOWN = [
 UNKNOWN += ["\\B", "a\\b*", "\\1", "\\p{L}", "[[:alpha:]]", "\\", "a" * 2000, "(" * 500]
 
 
-@pytest.mark.parametrize("pattern", UNKNOWN)
+@each_case("pattern", UNKNOWN)
 def test_what_is_not_simple_is_refused(pattern: str) -> None:
     with pytest.raises(PatternError):
         parse(pattern)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "least"), [("^a$", 2), ("a{5000}", 0), ("a", MAX_TEXT + 1), ("a$b", 0), ("[^\\s\\S]", 0)]
-)
+@each_case(("pattern", "least"), [("^a$", 2), ("a{5000}", 0), ("a", MAX_TEXT + 1), ("a$b", 0), ("[^\\s\\S]", 0)])
 def test_no_example_is_an_error_and_not_a_wrong_text(pattern: str, least: int) -> None:
     with pytest.raises(PatternError):
         example(parse(pattern), least, free)

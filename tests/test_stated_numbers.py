@@ -3,10 +3,10 @@
 from fractions import Fraction
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.evaluation.scorers import Numeric
 from modelyard.stated import NUMBER, number_in
 
@@ -60,19 +60,19 @@ $1,234.50 => 1234.50
 """
 
 
-@pytest.mark.parametrize("line", TABLE[1:].splitlines())
+@each_case("line", TABLE[1:].splitlines())
 def test_the_last_number_of_a_text(line: str) -> None:
     text, _, number = line.rpartition(" => ")
     assert number_in(text) == Fraction(number)
     assert Numeric().score(text, {"expected": number}) is True
 
 
-@pytest.mark.parametrize("value", ["", "none", "-", "$", "e", True, float("nan"), float("inf"), "½"])
+@each_case("value", ["", "none", "-", "$", "e", True, float("nan"), float("inf"), "½"])
 def test_without_a_number_there_is_none(value: Any) -> None:
     assert number_in(value) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("output", "expected", "rule", "equal"),
     [
         ("9007199254740993", 9007199254740993, Numeric(), True),

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.evaluation.scorers import LlmJudge, Unscored
 from modelyard.stated import LONGEST, rating_in, verdict_in
 
@@ -224,7 +225,7 @@ def lines(table: str) -> list[str]:
     return [line.replace("\\n", "\n") for line in table[1:].splitlines()]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("answer", "verdict"),
     [(line, said) for table, said in ((YES, True), (NO, False), (NEITHER, None)) for line in lines(table)],
 )
@@ -232,13 +233,13 @@ def test_the_verdict_of_a_judge(answer: str, verdict: bool | None) -> None:
     assert verdict_in(answer) is verdict
 
 
-@pytest.mark.parametrize("line", lines(NUMBERS))
+@each_case("line", lines(NUMBERS))
 def test_the_number_of_a_judge(line: str) -> None:
     answer, _, number = line.rpartition(" => ")
     assert rating_in(answer) == float(number)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "answer", ["", "good", "(scale 1-5)", "on a scale of 1 to 5", "true", '{"score": true}', "1e999", "½", "5 is best"]
 )
 def test_without_a_number_there_is_none(answer: str) -> None:
@@ -299,6 +300,7 @@ def test_the_scale_is_not_the_number(number: int, reasons: list[str]) -> None:
         assert rating_in(" ".join([*reasons, said])) == number
 
 
+@pytest.mark.slow
 @given(st.integers(0, 9), st.sampled_from([0.5, 1, 2]), st.lists(st.sampled_from(REASONS), max_size=3))
 def test_of_a_range_the_middle_is_the_number(least: int, more: float, reasons: list[str]) -> None:
     most = f"{least + more:g}"

@@ -7,6 +7,7 @@ from typing import BinaryIO
 
 import pytest
 
+from each import each_case
 from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.errors import ArtifactMissing
@@ -140,7 +141,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("broken", BROKEN)
+@each_case("broken", BROKEN)
 def test_the_contract_catches_a_store_that(broken: type[MemoryArtifacts]) -> None:
     law: Callable[[ArtifactStoreContract, MemoryArtifacts], None] = BROKEN[broken]
     law(ArtifactStoreContract(), MemoryArtifacts())

@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from backends import OnLoops
+from each import each_case
 from modelyard.backends.deltas import one_by_one
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, ToolCallDelta
@@ -254,12 +255,12 @@ def test_the_contract_finds_no_fault_with_a_sound_backend(sound: Backend) -> Non
     assert broken_laws(sound) == set()
 
 
-@pytest.mark.parametrize(("broken", "law"), BROKEN)
+@each_case(("broken", "law"), BROKEN)
 def test_the_contract_catches(broken: Backend, law: str) -> None:
     assert broken_laws(broken, law)
 
 
-@pytest.mark.parametrize(("broken", "law"), [one for one in BROKEN if not isinstance(one[0], Unclosable)])
+@each_case(("broken", "law"), [one for one in BROKEN if not isinstance(one[0], Unclosable)])
 def test_the_contract_catches_the_same_of_an_asynchronous_backend(broken: Backend, law: str) -> None:
     assert broken_laws(OnLoops(broken), law)
 

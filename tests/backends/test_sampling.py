@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.backends.sampling import (
     check_token_ids,
     draw,
@@ -86,7 +87,7 @@ def test_plain_sampling_may_draw_from_the_weights_at_hand(
     assert drawn(weights, sampling, 0) == next_token(values, sampling, (), ())
 
 
-@pytest.mark.parametrize(
+@each_case(
     "changed",
     [
         {"temperature": 0},

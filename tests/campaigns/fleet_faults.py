@@ -46,6 +46,7 @@ from object_server import ObjectServer, object_server
 from postgres_server import PostgresServer, server_folder
 
 CALLERS, TORMENTORS = 6, 2
+CALLERS_OF_SHORT = 3
 FROZEN = 4 * LEASE
 """Two minutes of the lease of half a minute that workers have by default."""
 LONG_OUTAGE, LONG_ONES = 30.0, 0.1
@@ -303,7 +304,8 @@ def site_on(kind: str, sabotage: str, short: bool) -> Iterator[tuple[Site, Platf
 
 def run(site: Site, faults: int, seed: int) -> None:
     """Let callers ask while faults hit, and then wait until all have come back and every job has ended."""
-    callers = [Caller(site.ports, site.seen, random.Random(f"{seed} caller {n}")) for n in range(CALLERS)]
+    many = CALLERS_OF_SHORT if site.short else CALLERS
+    callers = [Caller(site.ports, site.seen, random.Random(f"{seed} caller {n}")) for n in range(many)]
     ended, numbers = threading.Event(), itertools.count()
 
     def torment(n: int) -> None:

@@ -58,6 +58,7 @@ def test_models_and_jobs_are_listed_for_people_and_for_machines(store: Path) -> 
     assert "a worker: none is alive" in call("jobs", "list", "--store", store).stdout
 
 
+@pytest.mark.parts
 def test_one_job_is_shown_cancelled_and_watched_to_its_end(store: Path) -> None:
     queued, done = (job["id"] for job in rows("jobs", "list", "--store", store))
     assert json.loads(call("jobs", "show", "--store", store, done, "--json").stdout)["step"] == 1
@@ -67,6 +68,7 @@ def test_one_job_is_shown_cancelled_and_watched_to_its_end(store: Path) -> None:
     assert "cancelled" in call("jobs", "watch", "--store", store, queued).stdout
 
 
+@pytest.mark.parts
 def test_a_job_is_named_by_the_model_that_it_trains_last(store: Path) -> None:
     queued, done = (job["id"] for job in rows("jobs", "list", "--store", store))
     assert json.loads(call("jobs", "show", "--store", store, "local/p/m", "--json").stdout)["id"] == queued
@@ -94,6 +96,7 @@ def test_the_error_of_a_failed_job_is_short_in_a_listing_and_whole_on_its_own(st
     assert rows("jobs", "list", "--store", store)[0]["error_message"] == message
 
 
+@pytest.mark.parts
 def test_evaluations_are_jobs_that_are_listed_shown_cancelled_and_watched(store: Path) -> None:
     questions = [{"prompt": "hi", "expected": "hi"}] * 3
     with open_platform(store) as platform:

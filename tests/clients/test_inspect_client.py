@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -12,7 +12,7 @@ pytest.importorskip("inspect_ai", reason="it has a lane of its own: tests/client
 
 from inspect_ai import Task, eval
 from inspect_ai.dataset import Sample
-from inspect_ai.log import EvalLog
+from inspect_ai.log import EvalLog, read_eval_log
 from inspect_ai.model import ContentReasoning, GenerateConfig, ResponseSchema, get_model
 from inspect_ai.scorer import includes, match
 from inspect_ai.solver import generate, use_tools
@@ -86,8 +86,8 @@ def asked(model: Any, prompt: str, **options: Any) -> Any:
     return asyncio.run(main())
 
 
-def evaluated(task: Task, model: Any, folder: Path) -> EvalLog:
-    (log,) = eval(task, model=model, display="none", log_dir=str(folder), log_format="json", fail_on_error=True)
+def evaluated(task: Task, model: Any, folder: Path, form: Literal["json", "eval"] = "json") -> EvalLog:
+    (log,) = eval(task, model=model, display="none", log_dir=str(folder), log_format=form, fail_on_error=True)
     return log
 
 
@@ -168,3 +168,41 @@ def test_a_refusal_ends_the_evaluation_with_its_words(served: Any, tmp_path: Pat
     assert missing.status == "error"
     assert missing.error is not None
     assert "nothing" in missing.error.message
+
+
+@pytest.mark.parametrize("form", ["json", "eval"])
+def test_a_log_is_kept_as_a_run(served: Any, tmp_path: Path, form: Literal["json", "eval"]) -> None:
+    samples = [Sample(input=f"the sum is {n}", target=str(n if n % 4 else -1)) for n in range(1, 9)]
+    task = Task(dataset=samples, solver=generate(), scorer=[match(numeric=True), includes()], epochs=2, name="sums")
+    log = evaluated(task, model("openai", "echo", served.root, served.key, max_tokens=20), tmp_path, form)
+    run = served.platform.evaluations.inspect.read(log.location, project="p")
+    assert log.results is not None
+    means = {score.name: score.metrics["accuracy"].value for score in log.results.scores}
+    assert (
+        {name: one["mean"] for name, one in run.summary["scorers"].items()}
+        == means
+        == {"match": 0.75, "includes": 0.75}
+    )
+    rows = served.platform.evaluations.result(run.id).rows
+    assert len(rows) == 16
+    assert sum(row.prompt_tokens for row in rows) == sum(used.input_tokens for used in log.stats.model_usage.values())
+    assert served.platform.evaluations.inspect.read(log.location, project="p").id == run.id
+
+
+@pytest.mark.parametrize("ending", ["json", "eval"])
+def test_a_run_is_written_as_a_log(served: Any, tmp_path: Path, ending: str) -> None:
+    rows = [{"prompt": f"say {n}", "expected": f"say {n % 3}"} for n in range(6)]
+    run = served.platform.evaluations.run("quiz", "echo", rows, ["exact_match", "fuzzy"], trials=2, project="p")
+    path = tmp_path / f"quiz.{ending}"
+    served.platform.evaluations.inspect.write(run, path)
+    log = read_eval_log(str(path))
+    assert (log.status, log.eval.task, log.eval.model, log.eval.config.epochs) == ("success", "quiz", "echo", 2)
+    assert log.samples is not None
+    assert log.results is not None
+    assert len(log.samples) == 12
+    assert {sample.output.completion for sample in log.samples} == {row["prompt"] for row in rows}
+    graded = [sample.scores["exact_match"].value for sample in log.samples if sample.scores]
+    assert (graded.count("C"), graded.count("I")) == (6, 6)
+    assert {one.name: one.metrics["mean"].value for one in log.results.scores}["exact_match"] == run.score == 0.5
+    assert len(read_eval_log(str(path), header_only=True).eval.dataset.sample_ids or []) == 6
+    assert read_eval_log(str(path), header_only=True).samples is None

@@ -4,10 +4,16 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from modelyard import ScriptedBackend, open_platform
+from modelyard.backends import on
+from modelyard.errors import Overloaded, RateLimited
+from modelyard.testing import ManualClock
+from modelyard.testing import served as serve
 from node_packages import node_modules
 
 pytest.importorskip("agents", reason="these clients have a lane of their own: tests/clients/lanes.py responses")
@@ -35,3 +41,16 @@ def test_javascript_clients_answer_stream_and_call(served: Any, tmp_path: Path, 
 def test_the_openai_client_tunes_a_model_and_answers_batches(served: Any, tmp_path: Path, base: str) -> None:
     with served.platform.worker():
         assert run("tuning.mjs", served, base, tmp_path) == "done\n"
+
+
+def test_clients_wait_before_a_retry_on_the_clock_of_the_platform(tmp_path: Path) -> None:
+    clock, failures = ManualClock(), (RateLimited("slow", retry_after=20), Overloaded("busy", retry_after=30))
+    rules = [on(client).answer(*failures, f"{client} is answered") for client in ("openai", "the AI SDK")]
+    with (
+        open_platform(backend=ScriptedBackend(rules, models=["m"]), clock=clock) as platform,
+        serve(platform) as url,
+    ):
+        asked = SimpleNamespace(root=url, key=platform.keys.create().secret)
+        found = json.loads(run("retries.mjs", asked, "/inference/v1", tmp_path))
+    assert found == ["openai is answered", "the AI SDK is answered"]
+    assert clock.monotonic() == 100

@@ -223,3 +223,67 @@ def test_what_is_not_offered_is_refused_by_name(client: Any) -> None:
             assert words in str(error), error
         else:
             raise AssertionError(words)
+
+
+class Length(weave.Scorer):  # type: ignore[misc]
+    @weave.op
+    def score(self, output: str) -> int:
+        return len(output)
+
+
+class Repeats(weave.Model):  # type: ignore[misc]
+    times: int = 1
+
+    @weave.op
+    def predict(self, q: str) -> str:
+        return q * self.times
+
+
+@weave.op
+def fails_on_two(q: str) -> str:
+    if q == "2":
+        raise ValueError("no such answer")
+    return q
+
+
+def test_an_evaluation_is_a_run_that_is_reported_and_compared(client: Any, served: Any) -> None:
+    rows = [{"q": str(number), "expected": str(number)} for number in range(12)]
+    quiz = weave.Evaluation(name="quiz", dataset=rows, scorers=[exact, Length()], trials=2)
+    for model in (fails_on_two, Repeats(times=2)):
+        asyncio.run(quiz.evaluate(model))
+    client.flush()
+    evaluations = served.platform.evaluations
+    runs = [*evaluations.runs.list(entity="acme", project="sdk")]
+    base, twice = runs = [run for run in runs if "/quiz:" in run.evaluation]
+    assert [run.state for run in runs] == ["completed", "completed"]
+    assert base.evaluation == twice.evaluation != ""
+    assert "/op/fails_on_two:" in base.model
+    assert "/object/Repeats:" in twice.model
+    found = evaluations.result(base.id)
+    assert len(found.rows) == 24
+    assert {row.row["q"] for row in found.rows} == {row["q"] for row in rows}
+    assert {row.trial for row in found.rows} == {0, 1}
+    assert all(row.output == row.row["q"] for row in found.rows if not row.detail)
+    assert [row.row["q"] for row in found.errors] == ["2", "2"]
+    assert all("no such answer" in row.detail for row in found.errors)
+    assert base.summary["scorers"]["exact.right"]["mean"] == 1.0
+    assert twice.summary["scorers"]["Length"]["mean"] == pytest.approx((10 * 2 + 2 * 4) / 12)
+    compared = evaluations.compare(base, twice, project="sdk", entity="acme")
+    assert compared.metric("exact.right").verdict == "worse"
+    (call, *_) = [one for one in client.get_calls() if "Evaluation.evaluate" in one.op_name]
+    again = served.platform.compat.traces.keep_runs([call.id], entity="acme", project="sdk")
+    assert {run.id for run in again} <= {base.id, twice.id}
+    assert len(evaluations.result(base.id).rows) == 24
+
+
+def test_what_is_logged_row_by_row_is_a_run_too(client: Any, served: Any) -> None:
+    logger = weave.EvaluationLogger(name="by hand", model="mine", dataset="rows")
+    for row in ROWS:
+        logged = logger.log_prediction(inputs={"q": row["q"]}, output=row["q"])
+        logged.log_score(scorer="right", score=row["q"] != "3")
+        logged.finish()
+    logger.log_summary({"done": True})
+    client.flush()
+    *_, run = served.platform.evaluations.runs.list(entity="acme", project="sdk")
+    assert run.summary["scorers"]["right"]["mean"] == 0.8
+    assert {row.row["q"] for row in served.platform.evaluations.result(run.id).rows} == {row["q"] for row in ROWS}

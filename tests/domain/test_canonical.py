@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain import canonical
 from modelyard.domain.canonical import canonical_json, digest, json_encoder, table_digest
 
@@ -20,7 +21,7 @@ json_values = st.recursive(
 )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "expected"),
     [
         ({}, "RBNvo1WzZ4oRRq0W9XhknpT7T8If536DEMBg9hyqY4o"),

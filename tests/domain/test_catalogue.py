@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.catalogue import (
     CatalogueEntry,
     Datacenter,
@@ -66,7 +67,7 @@ def test_prices_stay_exact() -> None:
     assert RegisteredEntry.of(entry, "echo").entry().pricing.prompt == price
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("field", "value"),
     [
         ("id", ""),
@@ -91,14 +92,14 @@ def test_a_field_out_of_its_bounds_is_named(field: str, value: Any) -> None:
     assert [problem.loc for problem in refused.value.problems] == [(field,)]
 
 
-@pytest.mark.parametrize("price", ["-1", "NaN", "Infinity", "0." + "1" * 31])
+@each_case("price", ["-1", "NaN", "Infinity", "0." + "1" * 31])
 def test_a_price_that_is_not_an_amount_is_named(price: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         check_entry(attrs.evolve(ENTRY, pricing=Pricing(completion=Decimal(price))))
     assert [problem.loc for problem in refused.value.problems] == [("pricing", "completion")]
 
 
-@pytest.mark.parametrize("code", ["us", "USA", "", "1A", "ÄÖ"])
+@each_case("code", ["us", "USA", "", "1A", "ÄÖ"])
 def test_a_datacenter_is_named_by_its_country_code(code: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         check_entry(attrs.evolve(ENTRY, datacenters=(Datacenter("US"), Datacenter(code))))
@@ -133,7 +134,7 @@ def test_the_strings_of_the_specification_stand_for_enums_dates_prices_and_place
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("field", "value", "words"),
     [
         ("quantization", "fp9", "quantization: must be one of int4, int8, fp4, fp6, fp8, fp16, bf16, fp32, not 'fp9'"),
@@ -157,7 +158,7 @@ def test_a_value_of_another_type_is_refused_at_its_field(field: str, value: Any,
     assert str(refused.value).startswith(words)
 
 
-@pytest.mark.parametrize("price", [0.1, "free", None, True])
+@each_case("price", [0.1, "free", None, True])
 def test_a_price_that_is_not_exact_is_refused_at_its_kind(price: Any) -> None:
     with pytest.raises(InvalidInput, match=r"pricing\.completion: must be an exact number"):
         Pricing(completion=price)

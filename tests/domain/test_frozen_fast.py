@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
+from each import each_case
 from modelyard.domain import completion, events, identity, usage
 from modelyard.domain.completion import Delta
 from modelyard.domain.frozen_fast import copies, maker, quick_init
@@ -54,7 +55,7 @@ def outcome(make: Callable[..., Any], *args: Any, **named: Any) -> object:
         return type(error)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("args", "named"),
     [
         (("a",), {}),
@@ -133,7 +134,7 @@ def test_the_values_that_each_completion_makes_have_it() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("args", "named"),
     [
         (("a",), {}),
@@ -148,7 +149,7 @@ def test_a_maker_makes_and_refuses_what_the_class_does(args: Any, named: Any) ->
     assert outcome(maker(Value), *args, **named) == outcome(Plain, *args, **named)
 
 
-@pytest.mark.parametrize("cls", QUICK)
+@each_case("cls", QUICK)
 def test_what_a_maker_makes_is_frozen(cls: type) -> None:
     needed = [None for field in attrs.fields(cls) if field.default is attrs.NOTHING and field.converter is None]
     made = maker(cls)(*needed)

@@ -2,6 +2,7 @@ import math
 
 import pytest
 
+from each import each_case
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.errors import InvalidInput
 
@@ -51,7 +52,7 @@ def test_every_field_out_of_bounds_is_named_at_once():
     assert len({problem.loc for problem in refused.value.problems}) == 11
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "loc"),
     [
         ({"learning_rate": -1.0}, ("learning_rate",)),

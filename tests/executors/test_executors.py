@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
+from each import each_case
 from modelyard.domain.job import Claim, Needs
 from modelyard.executors.inline import InlineExecutor
 from modelyard.executors.isolating import IsolatingExecutor
@@ -297,7 +298,7 @@ BROKEN: list[tuple[type[Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("broken", "law"), BROKEN, ids=[f"{cls.__name__}-{law}" for cls, law in BROKEN])
+@each_case(("broken", "law"), BROKEN, ids=[f"{cls.__name__}-{law}" for cls, law in BROKEN])
 def test_the_contract_catches_a_broken_executor(broken: type[Any], law: str) -> None:
     contract, trials, executor = ExecutorContract(), TrialsHere(), broken()
     contract.inline = issubclass(broken, InlineExecutor)

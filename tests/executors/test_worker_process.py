@@ -461,6 +461,7 @@ def heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_a_command_that_runs_a_job_itself_gives_it_back_when_it_is_told_to_end(site: Site, end: signal.Signals) -> None:
     job = site.sft(gate="step 2")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from each import each_case
 from manifests import check_manifest, pods_of
 from modelyard import open_platform
 from rendered_chart import DEPLOY, KEPT, RENDERS, complaints, kept_text, rendered
@@ -104,7 +105,7 @@ def test_the_jobs_of_a_cluster_are_as_confined_as_its_workers() -> None:
     assert pod["containers"][0]["env"] == [{"name": "AWS_REGION", "value": "eu"}]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "wrong",
     [
         {"replica": 3},

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from each import each_case
 from manifests import check_command, check_manifest, pods_of
 from modelyard.domain.job import Needs
 from modelyard.parts.clusters.kubernetes import KubernetesJobs
@@ -127,6 +128,6 @@ def test_the_image_installs_extras_that_there_are() -> None:
     assert f"USER {values['user']}\n" in text
 
 
-@pytest.mark.parametrize("line", [line for line in DOC.read_text().splitlines() if line.startswith("modelyard ")])
+@each_case("line", [line for line in DOC.read_text().splitlines() if line.startswith("modelyard ")])
 def test_the_commands_of_the_page_are_there(line: str) -> None:
     check_command([word for word in shlex.split(line.partition(" &")[0])[1:] if word])

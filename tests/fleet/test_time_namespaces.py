@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fleet_site import SIZE, Fleet
+from fleet_site import Fleet
 from modelyard.domain.job import JobStatus
 from modelyard.platform.jobs.announced import live_workers
 from polling import until
@@ -16,6 +16,7 @@ from postgres_server import PostgresServer
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
 AHEAD = 100_000
+SIZE = 2
 IN_TIME_NAMESPACE = ["unshare", "--time", "--monotonic", str(AHEAD), "--boottime", str(AHEAD)]
 
 
@@ -33,7 +34,7 @@ def fleet(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) ->
         pytest.skip(f"no time namespace can be made here (it takes root and Linux 6.1): {refused}")
     if ahead < AHEAD - 60:
         pytest.skip("a command does not enter the time namespace that was made for it: Linux before 6.1")
-    with Fleet(postgres.create_database(), tmp_path_factory.mktemp("artifacts"), IN_TIME_NAMESPACE) as running:
+    with Fleet(postgres.create_database(), tmp_path_factory.mktemp("artifacts"), IN_TIME_NAMESPACE, SIZE) as running:
         yield running
 
 

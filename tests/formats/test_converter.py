@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.messages import AssistantMessage
 from modelyard.formats.constraints import Length, Matching, Unsupported, Within
@@ -99,7 +100,7 @@ def test_null_is_absent_for_a_field_with_a_default_and_wrong_for_one_without() -
     assert problems({"name": None}) == {"name": "string_type"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("member", "value", "type_"),
     [
         ("name", 5, "string_type"),
@@ -160,7 +161,7 @@ def test_every_problem_is_named_at_its_place_at_once() -> None:
     }
 
 
-@pytest.mark.parametrize("value", [None, [], "text", 1, True, 1.5])
+@each_case("value", [None, [], "text", 1, True, 1.5])
 def test_what_is_not_an_object_is_one_problem(value: object) -> None:
     assert problems(value, Drawing, "body") == {"body": "dict_type"}
 

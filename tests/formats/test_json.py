@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.errors import InvalidInput
 from modelyard.formats.json import checked_dumps, dumps, loads
 
@@ -68,7 +69,7 @@ def test_any_bytes_are_parsed_or_refused_but_never_crash(raw: bytes) -> None:
     assert dumps(value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("raw", "says"),
     [
         (b"", "not valid JSON: Expecting value at line 1"),
@@ -95,7 +96,7 @@ def test_any_bytes_are_parsed_or_refused_but_never_crash(raw: bytes) -> None:
         (b"[" + b"{}," * 100_000 + b"{}]", "structural characters"),
     ],
 )
-@pytest.mark.parametrize("padding", [b"", b" " * 3000], ids=["short", "long"])
+@each_case("padding", [b"", b" " * 3000], ids=["short", "long"])
 def test_what_no_store_could_keep_is_refused_in_words(raw: bytes, says: str, padding: bytes) -> None:
     message = refusal(raw + padding)
     assert says in message
@@ -122,7 +123,7 @@ def test_output_is_ascii_without_nan_and_takes_read_only_mappings() -> None:
         dumps(math.nan)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("raw", "place"),
     [
         (b'{"seed": 18446744073709551616}', ("seed",)),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from example_counts import examples
 from modelyard.errors import InvalidInput
 from modelyard.formats import json_stream
@@ -67,8 +68,8 @@ def test_taking_whole_values_gives_what_parsing_gives(values: list[object], size
     assert rest == {"last": 1}
 
 
-@pytest.mark.parametrize("value", [[], [[1, 2]], {"a": [3], "b": "]"}, "x", {"a": [[4], 5]}], ids=json.dumps)
-@pytest.mark.parametrize("size", [5, 64, 2**18])
+@each_case("value", [[], [[1, 2]], {"a": [3], "b": "]"}, "x", {"a": [[4], 5]}], ids=json.dumps)
+@each_case("size", [5, 64, 2**18])
 def test_a_long_row_of_small_values_is_one_value(value: object, size: int) -> None:
     values = [[value] * 299, [value] * 300]
     raw = json.dumps(values).encode()
@@ -97,7 +98,7 @@ def test_a_damaged_text_is_refused_exactly_when_parsing_refuses_it(value: object
     assert got == expected
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("raw", "loc", "says"),
     [
         (b"", (), "Expecting value"),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from example_counts import examples
 from modelyard.formats.safetensors import MAX_HEADER, Tensor, read, write_tensors
 
@@ -75,7 +76,7 @@ def test_a_file_is_read_from_where_it_stands_and_metadata_are_passed_over() -> N
     assert read(shifted)["b"].data == b"z"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("file", "says"),
     [
         (io.BytesIO(b""), "cannot hold a header"),

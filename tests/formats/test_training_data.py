@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from example_counts import examples
 from modelyard.domain.completion import ContentPart, FinishReason, Message, Role, TokenLogprob, Tool, ToolCall
 from modelyard.domain.training import Example, History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
@@ -114,7 +115,7 @@ def test_groups_survive_the_way_there_and_back(groups: list[TrajectoryGroup]) ->
     assert list(read_groups(io.BytesIO(b"".join(map(dump_group, groups))))) == groups
 
 
-@pytest.mark.parametrize("name", ["10", "11", "12", "17"])
+@each_case("name", ["10", "11", "12", "17"])
 def test_the_groups_that_a_public_client_sends_are_read(name: str) -> None:
     for group in captured(name)[0]["trajectory_groups"]:
         read = group_of(group)
@@ -200,7 +201,7 @@ def test_blank_lines_and_a_missing_last_line_break_mean_nothing() -> None:
 MESSAGE = {"role": "assistant", "content": "hi"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("row", "loc", "says"),
     [
         ([], (), "must be an object"),
@@ -234,7 +235,7 @@ def test_a_bad_example_is_named_by_line_and_field(row: object, loc: tuple[str | 
     assert (problem.loc, says in problem.msg) == (("line", 3, *loc), True), problem
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("row", "loc", "says"),
     [
         ({}, ("trajectories",), "is required"),
@@ -270,7 +271,7 @@ def test_a_bad_group_is_named_by_line_and_field(row: object, loc: tuple[str | in
     assert (problem.loc, says in problem.msg) == (("line", 1, *loc), True), problem
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("choice", "loc", "says"),
     [
         ({"message": None, "finish_reason": "stop"}, ("message",), "is required"),
@@ -317,7 +318,7 @@ def test_a_line_that_is_too_long_is_refused() -> None:
     assert list(read_examples(io.BytesIO(b" " * 2**25 + b"\n"))) == []
 
 
-@pytest.mark.parametrize("value", [float("nan"), 2**64, "\ud800", {1, 2}, [[[[]]] * 100_000]])
+@each_case("value", [float("nan"), 2**64, "\ud800", {1, 2}, [[[[]]] * 100_000]])
 def test_what_could_not_be_read_back_is_not_written(value: object) -> None:
     with pytest.raises(InvalidInput):
         dump_group(TrajectoryGroup((Trajectory((History(()),), metadata={"value": value}),)))
@@ -326,7 +327,7 @@ def test_what_could_not_be_read_back_is_not_written(value: object) -> None:
 # ---- what members say --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("reward", "number"), [(True, 1.0), (False, 0.0), (None, 0.0), (-3, -3.0), (0.5, 0.5)])
+@each_case(("reward", "number"), [(True, 1.0), (False, 0.0), (None, 0.0), (-3, -3.0), (0.5, 0.5)])
 def test_a_reward_is_a_number_or_whether_it_is_right(reward: object, number: float) -> None:
     (read,) = group_of({"trajectories": [trajectory(reward=reward)]}).trajectories
     assert (read.reward, type(read.reward)) == (number, float)
@@ -361,7 +362,7 @@ USER = {"role": "user", "content": "hi"}
 PAIR = {"messages": [USER], "chosen": "a", "rejected": "b"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("row", "loc", "says"),
     [
         ({"messages": [MESSAGE], "tols": []}, ("tols",), "did you mean 'tools'?"),
@@ -411,6 +412,7 @@ OBJECT_PLACES = ["row", "user", "assistant", "call", "function", "part", "tool",
 FOREIGN = st.text(st.characters(codec="ascii", categories=["L"]), min_size=1, max_size=9).map("x_{}".format)
 
 
+@pytest.mark.slow
 @examples(50)
 @given(
     places=st.sets(st.sampled_from(OBJECT_PLACES)),
@@ -477,8 +479,8 @@ def test_an_answer_that_is_trained_says_something(answers: list[dict[str, Any]],
     assert caught.value.problems[0].loc == ("line", 1, "messages", empty[0] + 1, "content")
 
 
-@pytest.mark.parametrize("answer", [*NOTHING, *SOMETHING])
-@pytest.mark.parametrize("name", ["chosen", "rejected"])
+@each_case("answer", [*NOTHING, *SOMETHING])
+@each_case("name", ["chosen", "rejected"])
 def test_so_does_each_answer_of_a_preference(answer: dict[str, Any], name: str) -> None:
     row = {"messages": [USER], "chosen": "a", "rejected": "b", name: answer}
     if answer in SOMETHING:

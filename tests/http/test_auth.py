@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from http_client import client_of
 from modelyard import open_platform
 from modelyard.domain.identity import Attribution, Principal, Scope, anonymous
@@ -38,7 +39,7 @@ def test_the_first_colon_splits() -> None:
     assert secret_in(basic("user:pass:word"), Auth.BASIC, 512) == "pass:word"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "header",
     [
         None,
@@ -68,7 +69,7 @@ def test_what_is_not_a_bearer_key_is_refused(header: str | None) -> None:
     assert KEY not in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "header",
     [
         None,
@@ -127,7 +128,7 @@ def test_without_a_header_the_key_s_own_team_and_only_project_are_booked() -> No
     assert booked(ONE_PROJECT) == Attribution("acme", "books")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "headers",
     [
         {"openai_project": "acme/books", "compat_project": "acme/other"},
@@ -182,12 +183,12 @@ def test_what_the_key_does_not_hold_is_forbidden(principal: Any, named: str) -> 
         booked(principal, openai_project=named)
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1:80", "127.1.2.3", "[::1]:8000"])
+@each_case("host", ["localhost", "localhost:8000", "127.0.0.1:80", "127.1.2.3", "[::1]:8000"])
 def test_a_loopback_host_is_known_by_its_name(host: str) -> None:
     assert is_loopback(host)
 
 
-@pytest.mark.parametrize("host", ["", "localhost.example", "127.0.0.1.example", "0.0.0.0", "10.0.0.1", "[::", "a@b:c"])
+@each_case("host", ["", "localhost.example", "127.0.0.1.example", "0.0.0.0", "10.0.0.1", "[::", "a@b:c"])
 def test_no_other_host_is_a_loopback_one(host: str) -> None:
     assert not is_loopback(host)
 

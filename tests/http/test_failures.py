@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from each import check_each
+from each import check_each, each_case
 from every_route import error_formats
 from modelyard import errors, open_platform
 from modelyard.backends import ScriptedBackend, on, say
@@ -39,7 +39,7 @@ ARGUMENTS: dict[type, tuple[Any, ...]] = {
 CLASSES = [cls for cls in all_below(errors.ModelyardError) if cls.__module__.startswith("modelyard")]
 
 
-@pytest.mark.parametrize("error_format", error_formats())
+@each_case("error_format", error_formats())
 def test_every_class_has_a_status_and_a_body(error_format: ErrorFormat) -> None:
     def check(cls: type) -> None:
         failure = cls(*ARGUMENTS.get(cls, ("a sentence",)))
@@ -58,7 +58,7 @@ def test_every_class_has_a_status_and_a_body(error_format: ErrorFormat) -> None:
     check_each({cls.__name__: cls for cls in CLASSES}, check)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("failure", "statuses"),
     [
         (errors.InvalidInput(PROBLEM), (400, 422, 422, 400, 400, 400)),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from each import check_each
+from each import check_each, each_case
 from every_route import routes
 from example_counts import examples
 from modelyard.compose import open_platform
@@ -248,7 +248,7 @@ def test_a_content_comes_back_as_it_was_said(client: Any, text: str) -> None:
         assert answer.json["choices"][0]["message"]["content"] == text
 
 
-@pytest.mark.parametrize("route", [route for route in ROUTES if "{" in route.path], ids=named)
+@each_case("route", [route for route in ROUTES if "{" in route.path], ids=named)
 def test_a_hostile_path_parameter_is_not_found(client: Any, route: Route) -> None:
     def check(segment: str) -> None:
         path = "/".join(segment if part.startswith("{") else part for part in route.path.split("/"))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from each import each_case
 from http_client import Client
 from modelyard.asgi import asgi_app
 from modelyard.compose import open_platform
@@ -73,7 +74,7 @@ def test_each_line_is_checked() -> None:
         check("GET", "/v2/acme/p/evaluation_runs", b'{"no": 1}\n', media="application/jsonl")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("method", "path", "status", "media"),
     [
         ("POST", CHAT, 201, "application/json"),
@@ -89,7 +90,7 @@ def test_a_status_a_media_type_or_a_path_that_is_not_described_is_caught(
         check(method, path, b"{}", status=status, media=media)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("method", "path", "query", "body"),
     [
         ("POST", MODELS, "", {"project": 5, "name": "m", "base_model": "b"}),

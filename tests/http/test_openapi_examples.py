@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from each import each_case
 from every_route import routes
 from http_client import Client
 from modelyard import open_platform
@@ -209,7 +210,7 @@ def test_where_references_are_not_checked_any_string_is_described(client_for: An
     assert run["evaluation"] == {"type": "string", "maxLength": 20_000}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "value", "fits"),
     [
         ("alias", "prod", True),

@@ -76,6 +76,7 @@ for refusal in (*later, errors.Conflict("no"), errors.RateLimited("no", 1)):
 """
 
 
+@pytest.mark.slow
 def test_without_logging_no_refusal_is_written_to_the_terminal() -> None:
     ended = subprocess.run([sys.executable, "-c", UNCONFIGURED], capture_output=True, text=True, check=True)
     assert (ended.stdout, ended.stderr) == ("", "")

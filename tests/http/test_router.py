@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from every_route import routes
 from modelyard.http.endpoint import FIRST, route_table
 from modelyard.http.error_responses import DETAIL
@@ -44,7 +45,7 @@ def found(raw: str) -> tuple[str, dict[str, str]] | None:
     return (next(iter(match.routes.values())).path, dict(match.params)) if match.routes else None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("raw", "path", "params"),
     [
         ("/open", "/open", {}),
@@ -63,7 +64,7 @@ def test_a_path_leads_to_its_route(raw: str, path: str, params: dict[str, str]) 
     assert found(raw) == (path, params)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "raw",
     [
         "",
@@ -101,14 +102,14 @@ def test_a_path_that_is_nearly_right_is_not_found(raw: str) -> None:
         match.route("GET")
 
 
-@pytest.mark.parametrize("raw", ["/v1", "/v1/", "/v1/nothing", "/v1/jobs/%ff", "/%76%31/x", "/v1/../open"])
+@each_case("raw", ["/v1", "/v1/", "/v1/nothing", "/v1/jobs/%ff", "/%76%31/x", "/v1/../open"])
 def test_below_a_guarded_prefix_even_nothing_asks_who_calls(raw: str) -> None:
     match = TABLE.match(raw)
     assert match.auth is Auth.BEARER
     assert match.error_format is DETAIL
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("raw", "auth"),
     [("/inference/v1/x", Auth.BEARER), ("/v2/a/b", Auth.BASIC), ("/evaluations/x", Auth.BASIC), ("/x", Auth.PUBLIC)],
 )
@@ -116,8 +117,8 @@ def test_each_prefix_has_the_scheme_of_its_interface(raw: str, auth: Auth) -> No
     assert TABLE.match(raw).auth is auth
 
 
-@pytest.mark.parametrize("base", ["/v1", "/inference/v1", "/openai/v1", "/openai", "/openai/deployments/m"])
-@pytest.mark.parametrize("name", ["images", "audio", "moderations", "conversations", "nosuch"])
+@each_case("base", ["/v1", "/inference/v1", "/openai/v1", "/openai", "/openai/deployments/m"])
+@each_case("name", ["images", "audio", "moderations", "conversations", "nosuch"])
 def test_a_path_that_is_not_there_is_named_and_so_is_an_interface_of_vendors(base: str, name: str) -> None:
     path = f"{base}/{name}/generations"
     with pytest.raises(UnknownRoute) as refused:
@@ -161,7 +162,7 @@ def test_no_path_breaks_the_table(raw: str) -> None:
         assert "\x00" not in value
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("raw", "path", "root", "mounted"),
     [
         ("/v1/a%2Fb", "/v1/a/b", "", "/v1/a%2Fb"),

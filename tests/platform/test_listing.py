@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from each import each_case
 from modelyard import Platform, open_platform
 from modelyard.errors import Forbidden, InvalidInput, NotFound
 from modelyard.platform.listing import BATCH, Cursor, Listing, ShownPage, in_batches
@@ -28,7 +29,7 @@ def numbers(count: int, keep: int = 1) -> tuple[Listing[int], list[int]]:
     return Listing(in_batches(batch, lambda n: (n,), lambda n: n % keep == 0), lambda id: (int(id),)), read
 
 
-@pytest.mark.parametrize("count", [0, 1, 19, BATCH - 1, BATCH, BATCH + 1, 3 * BATCH])
+@each_case("count", [0, 1, 19, BATCH - 1, BATCH, BATCH + 1, 3 * BATCH])
 def test_iterating_reaches_the_end_in_batches_of_bounded_size(count: int) -> None:
     listing, read = numbers(count)
     assert list(listing) == list(listing) == list(range(count))
@@ -56,7 +57,7 @@ def test_async_for_yields_the_same() -> None:
     assert asyncio.run(all_of(numbers(2 * BATCH + 3, keep=3)[0])) == list(range(0, 2 * BATCH + 3, 3))
 
 
-@pytest.mark.parametrize("after", ["x" * 1001, "\u20ac" * 334, "\ud800" * 1001, "x" * 10**6])
+@each_case("after", ["x" * 1001, "\u20ac" * 334, "\ud800" * 1001, "x" * 10**6])
 def test_an_id_that_no_store_can_hold_is_not_found(after: str) -> None:
     listing = numbers(3)[0]
     with pytest.raises(NotFound):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from each import each_case
 from modelyard import (
     EchoBackend,
     Message,
@@ -192,7 +193,7 @@ JUDGES: list[tuple[str, str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "scale", "score"), JUDGES)
+@each_case(("said", "scale", "score"), JUDGES)
 def test_a_judge_is_read(said: str, scale: str, score: Any) -> None:
     judge = {"type": "llm_judge", "model": "scripted", "prompt": "{output}", "scale": scale}
     with open_platform(backend=ScriptedBackend([said])) as yard:

@@ -1,4 +1,4 @@
-"""Four servers and four workers, each a process, over one store and one place for artifacts."""
+"""Some servers and as many workers, each a process, over one store and one place for artifacts."""
 
 import json
 import os
@@ -43,22 +43,22 @@ class Fleet:
     `booted` are words before the command of the last server and the last worker: `in_time_namespace`, for example.
     """
 
-    def __init__(self, store: str, artifacts: Path | str, booted: Sequence[str] = ()) -> None:
-        self._booted = booted
+    def __init__(self, store: str, artifacts: Path | str, booted: Sequence[str] = (), size: int = SIZE) -> None:
+        self._booted, self._size = booted, size
         self.platform: Platform = open_platform(store, artifacts=artifacts)
         self._store, self._artifacts = store, str(artifacts)
         self._folder = tempfile.TemporaryDirectory(prefix="fleet-")
-        self._sockets = [socket.create_server(("127.0.0.1", 0), backlog=512) for _ in range(SIZE)]
-        self.servers = [self._serve(number) for number in range(SIZE)]
-        self.workers = [self._work(number) for number in range(SIZE)]
+        self._sockets = [socket.create_server(("127.0.0.1", 0), backlog=512) for _ in range(self._size)]
+        self.servers = [self._serve(number) for number in range(self._size)]
+        self.workers = [self._work(number) for number in range(self._size)]
         try:
-            until(lambda: len(self.platform._runtime.store.read(_workers)) == SIZE, LONGEST_START)
+            until(lambda: len(self.platform._runtime.store.read(_workers)) == self._size, LONGEST_START)
         except BaseException:
             self.__exit__()
             raise
 
     def _serve(self, number: int) -> "subprocess.Popen[bytes]":
-        descriptor, off = self._sockets[number].fileno(), AN_HOUR if number == SIZE - 1 else 0.0
+        descriptor, off = self._sockets[number].fileno(), AN_HOUR if number == self._size - 1 else 0.0
         words = ["serve", self._store, self._artifacts, str(off), str(descriptor)]
         return self._process(number, words, pass_fds=[descriptor])
 
@@ -68,7 +68,7 @@ class Fleet:
     def _process(self, number: int, words: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
         """Start a process with a temporary folder of its own, as on a machine of its own."""
         environment = {**os.environ, "TMPDIR": tempfile.mkdtemp(dir=self._folder.name)}
-        before = self._booted if number == SIZE - 1 else ()
+        before = self._booted if number == self._size - 1 else ()
         command = [*before, sys.executable, node, *words]
         return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, **options)
 
@@ -80,7 +80,7 @@ class Fleet:
 
     def send(self, number: int, method: str, path: str, body: Any = None, **headers: str) -> Reply:
         """Send one request to a server, on a connection of its own."""
-        connection = HTTPConnection("127.0.0.1", self._sockets[number % SIZE].getsockname()[1], timeout=120)
+        connection = HTTPConnection("127.0.0.1", self._sockets[number % self._size].getsockname()[1], timeout=120)
         try:
             data = body if body is None or isinstance(body, bytes) else json.dumps(body)
             connection.request(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.record import Record
 from modelyard.parts.contracts.store_values import Colour, Item
 from modelyard.stores.columns import Projection, columns_of
@@ -82,6 +83,7 @@ def test_both_ways_give_the_same(at: int, data: st.DataObject) -> None:
     assert outcome(copied, Bag(record, held)) == outcome(projection.convert, held)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(len(PROJECTIONS)))
 @given(data=st.data())
 def test_given_values_are_converted_as_those_of_a_record(at: int, data: st.DataObject) -> None:
@@ -151,7 +153,7 @@ def read_again(projection: Projection, record: Record, values: tuple[Any, ...]) 
     )
 
 
-@pytest.mark.parametrize("at", DUMPED)
+@each_case("at", DUMPED)
 def test_usual_values_are_as_given_but_for_json(at: int) -> None:
     columns, before = columns_of(DECLARED[at]).values(), usual(DECLARED[at])
     by_type: dict[type, Any] = {str: "b", int: 8, bool: False, float: 1.5, bytes: b"c", Decimal: Decimal("2.50")}
@@ -162,15 +164,13 @@ def test_usual_values_are_as_given_but_for_json(at: int) -> None:
     assert set(changed) == {place for place, column in enumerate(columns) if column.kind.usual in by_type}
 
 
-@pytest.mark.parametrize(
-    "at", [at for at, record in enumerate(DECLARED) if MappingProxyType not in map(type, usual(record))][::2]
-)
+@each_case("at", [at for at, record in enumerate(DECLARED) if MappingProxyType not in map(type, usual(record))][::2])
 def test_a_record_of_usual_values_passes_for_unchanged(at: int) -> None:
     bag = Bag(DECLARED[at], tuple(usual(DECLARED[at])))
     assert PROJECTIONS[at].unchanged(lambda _: None)(bag) is bag
 
 
-@pytest.mark.parametrize("at", [at for at, record in enumerate(DECLARED) if str in map(type, usual(record))][::2])
+@each_case("at", [at for at, record in enumerate(DECLARED) if str in map(type, usual(record))][::2])
 def test_a_kind_of_string_is_judged_by_its_characters(at: int) -> None:
     values = [Shouted("\ud800") if type(value) is str else value for value in usual(DECLARED[at])]
     with pytest.raises(ValueError, match="surrogates not allowed"):

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 
+from each import each_case
 from modelyard.domain.job import RECORDS, JobEvent
 from modelyard.domain.record import Record
 from modelyard.errors import StoreCorrupt
@@ -30,12 +31,13 @@ def record_of(declared: Record, row: Row) -> object:
     return record_function(declared.cls, list(columns_of(declared).values()), damaged)(row)
 
 
+@pytest.mark.slow
 @given(specimens)
 def test_a_row_becomes_its_record_again(specimen: Specimen) -> None:
     assert record_of(SPECIMEN, row_of(SPECIMEN, specimen)) == specimen
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("column", "value"), [("colour", "mauve"), ("price", "much"), ("at", "later"), ("names", "["), ("names", "")]
 )
 def test_a_row_that_no_record_has_written_is_damage(column: str, value: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from each import each_case
 from kept_files import NEWEST, unpack
 from modelyard.domain.record import sequence_field
 from modelyard.errors import RecordConflict, StoreError, StoreTooNew
@@ -178,7 +179,7 @@ def digest_of(record: Record) -> str:
     return sha256(repr(table).encode()).hexdigest()[:16]
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=[record.table for record in RECORDS])
+@each_case("record", RECORDS, ids=[record.table for record in RECORDS])
 def test_a_class_that_changes_has_a_change(record: Record) -> None:
     """A store has tables as its version made them. Where a class gets a column or an index, add a `SchemaChange` with
     `AddColumn` or `AddIndex` at the end of `CHANGES`, and then put the digest of the class into the file; where the

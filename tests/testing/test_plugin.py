@@ -291,3 +291,153 @@ class TestAnApplicationWithAClientOfItsOwn:
         with openai.OpenAI(api_key="sk-mine", base_url="https://models.example/v1") as client:
             answer = client.chat.completions.create(model="echo", messages=HELLO)
         assert answer.choices[0].message.content == "hello from the other side"
+
+
+APPLICATION = """
+import pytest
+from modelyard import ScriptedBackend
+from modelyard.backends import on
+from openai import BadRequestError, OpenAI, OpenAIError
+
+pytestmark = pytest.mark.usefixtures("yard_intercepts")
+
+
+def reply(question, **options):
+    client = OpenAI(api_key="sk-any")
+    messages = [{"role": "user", "content": question}]
+    try:
+        return client.chat.completions.create(model="support", messages=messages, **options).choices[0].message.content
+    except OpenAIError:
+        return "We are busy."
+
+
+@pytest.fixture
+def yard_backend():
+    return ScriptedBackend([on("refund").answer("Here.")], models=["support"])
+"""
+
+
+def test_a_failing_test_shows_its_requests_and_a_swallowed_refusal_fails_one(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        APPLICATION
+        + """
+def test_that_fails():
+    assert reply("My refund?") == "Gone."
+
+def test_that_swallows_a_miss():
+    assert reply("Hello?") == "We are busy."
+
+def test_that_swallows_a_refusal():
+    assert reply("refund", response_format={"type": "json_object"}) == "We are busy."
+
+def test_that_expects_it(yard_requests):
+    assert reply("Hello?") == "We are busy."
+    yard_requests.allow_refusals(400)
+
+def test_that_is_fine(yard_requests):
+    assert reply("refund") == "Here."
+    assert [request.text for request in yard_requests] == ["refund"]
+
+def test_that_fails_by_itself_first():
+    assert reply("Hello?") == "Here."
+""",
+    )
+    result.assert_outcomes(passed=2, failed=4)
+    result.stdout.fnmatch_lines(
+        [
+            "*requests of this test*",
+            "1. 200 POST /v1/chat/completions support 'My refund?'",
+            "*AssertionError: the application swallowed what was refused*yard_requests.allow_refusals()*",
+            "*- 400 POST /v1/chat/completions support 'Hello?'*",
+            "*no rule of the script answers this request*",
+            "*'messages' must contain the word 'json' in some form*",
+            "*assert 'We are busy.' == 'Here.'*",
+            "*requests of this test*",
+        ]
+    )
+
+
+def test_the_profile_of_a_module_is_a_fixture(pytester: pytest.Pytester) -> None:
+    run(
+        pytester,
+        APPLICATION
+        + """
+@pytest.fixture
+def yard_profile():
+    return "vllm"
+
+def test_lenient(yard):
+    assert not yard.settings.strict_conversations
+    assert reply("refund", tool_choice="auto") == "Here."
+
+def test_its_errors(yard_requests):
+    with pytest.raises(BadRequestError) as refused:
+        OpenAI(api_key="sk-any").chat.completions.create(model="support", messages=[], temperature=9)
+    assert refused.value.body["type"] == "BadRequestError"
+    yard_requests.allow_refusals(400)
+""",
+    ).assert_outcomes(passed=2)
+
+
+def test_requests_are_compared_with_a_readable_difference(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        APPLICATION
+        + """
+from modelyard.testing import expect
+
+def test_equal(yard, yard_requests):
+    reply("refund")
+    expect(yard).requests("refund")
+    assert yard_requests == [{"model": "support", "messages": ["refund"]}]
+
+def test_differing(yard_requests):
+    reply("refund")
+    assert yard_requests == [{"model": "sales", "messages": ["refunds"]}]
+
+def test_expected(yard):
+    reply("refund")
+    expect(yard).requests()
+""",
+    )
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*assert the requests differ:*",
+            "*request 1, POST /v1/chat/completions:*",
+            "*model: expected 'sales', sent 'support'*",
+            "*messages?0?: expected 'refunds', sent 'refund'*",
+            "*0 requests were expected, and 1 were sent:*",
+        ]
+    )
+
+
+def test_what_was_sent_is_an_inline_snapshot(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("inline_snapshot")
+    code = (
+        APPLICATION
+        + """
+from inline_snapshot import snapshot
+
+def test_sent(yard_requests):
+    reply("refund")
+    assert yard_requests.sent == snapshot()
+"""
+    )
+    pytester.makepyfile(test_sent=code)
+    options = ("-p", "pytest_modelyard", "-p", "no:cacheprovider", "-p", "no:xdist")
+    pytester.runpytest_subprocess(*options, "--inline-snapshot=create", "test_sent.py")
+    written = (pytester.path / "test_sent.py").read_text()
+    assert "'content': 'refund'" in written.replace('"content": "refund"', "'content': 'refund'")
+    pytester.runpytest_subprocess(*options, "test_sent.py").assert_outcomes(passed=1)
+
+
+def test_a_client_of_anthropic_is_connected_to_the_platform(yard: Platform, request: pytest.FixtureRequest) -> None:
+    pytest.importorskip("anthropic")
+    asked: Any = {"model": "echo", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]}
+    client = request.getfixturevalue("yard_anthropic")
+    assert client.messages.create(**asked).content[0].text == "hello"
+    answer = asyncio.run(request.getfixturevalue("yard_async_anthropic").messages.create(**asked))
+    assert answer.content[0].text == "hello"
+    assert len(yard.usage.list().page().items) == 2

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.training_config import DPOConfig, RLConfig
 from modelyard.trainers.credits import (
     Credit,
@@ -168,9 +169,7 @@ def test_weights_have_mean_one_over_tokens_and_give_each_trajectory_the_same_say
     assert shares == pytest.approx([shares[0]] * len(tokens))
 
 
-@pytest.mark.parametrize(
-    ("balance", "down", "up"), [(0.25, -1.5, 4.0), (-0.25, -2.0, 3.0), (0.0, -2.0, 4.0), (1.0, 0.0, 4.0)]
-)
+@each_case(("balance", "down", "up"), [(0.25, -1.5, 4.0), (-0.25, -2.0, 3.0), (0.0, -2.0, 4.0), (1.0, 0.0, 4.0)])
 def test_the_balance_softens_one_sign_only(balance, down, up):
     assert (balanced(-2.0, balance), balanced(4.0, balance)) == (down, up)
 
@@ -227,14 +226,14 @@ def test_the_four_levels_by_hand():
     assert importance_ratios(log_ratios, "geometric_average") == pytest.approx([math.sqrt(8.0), math.sqrt(2.0)])
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@each_case("level", LEVELS)
 def test_a_ratio_is_clamped_and_never_overflows(level):
     assert importance_ratios([1e9], level) == pytest.approx([math.exp(20)])
     assert importance_ratios([-1e9], level) == pytest.approx([math.exp(-20)])
 
 
-@pytest.mark.parametrize("missing", [None, math.nan])
-@pytest.mark.parametrize("ppo_loss", [False, True])
+@each_case("missing", [None, math.nan])
+@each_case("ppo_loss", [False, True])
 def test_a_missing_old_logprob_means_ratio_one_and_still_teaches(missing, ppo_loss):
     loss = policy_loss([sequence([-2.0], [missing])], RLConfig(ppo=ppo_loss))
     assert loss.metrics["importance_ratio"] == 1.0
@@ -250,7 +249,7 @@ def test_cispo_by_hand():
     assert cispo(0.5, 2.0, -1.0, RLConfig(epsilon=0.2)).by_logprob == pytest.approx(-1.6)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("ratio", "advantage", "loss", "slope"),
     [
         (1.1, 1.0, -1.1, -1.0),
@@ -403,9 +402,9 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: next(iter(options), "plain"))
-@pytest.mark.parametrize("ppo_loss", [False, True], ids=["cispo", "ppo"])
-@pytest.mark.parametrize("level", LEVELS)
+@each_case("options", OPTIONS, ids=lambda options: next(iter(options), "plain"))
+@each_case("ppo_loss", [False, True], ids=["cispo", "ppo"])
+@each_case("level", LEVELS)
 def test_value_and_derivatives_agree_with_a_plain_loop_and_its_differences(level, ppo_loss, options):
     config = RLConfig(ppo=ppo_loss, importance_sampling_level=level, epsilon=0.2, epsilon_high=0.3, **options)
     for seed in range(4):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.errors import InvalidInput
 from modelyard.trainers import TOKEN_LOSSES, TargetRow, token_objective
 
@@ -99,7 +100,7 @@ def test_cispo_is_differentiated_with_the_weight_held(new, sampled, numbers):
     assert found.value == pytest.approx(math.fsum(w * a for w, a in zip(weights, new, strict=True)), abs=1e-9)
 
 
-@pytest.mark.parametrize("name", sorted(TOKEN_LOSSES))
+@each_case("name", sorted(TOKEN_LOSSES))
 def test_a_sampler_that_thought_a_token_impossible_gives_finite_numbers(name):
     loss = of(name, [0.0] * 3, [-1e4] * 3)
     assert all(map(math.isfinite, [loss.value, *loss.derivatives[0]]))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.training_run import Objective
 from modelyard.trainers.losses import supervised_loss
 from modelyard.trainers.validation import MEASURED_ROWS, Criterion, Validation
@@ -63,7 +64,7 @@ def test_the_error_is_that_of_the_mean_of_batches() -> None:
     assert twice["full_valid_loss_error"] == pytest.approx(measured["full_valid_loss_error"])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("steps", "epochs", "full"), [(10, 1, [10]), (10, 2, [5, 10]), (5, 2, [3, 5]), (1, 3, [1]), (7, 3, [3, 5, 7])]
 )
 def test_all_rows_are_measured_at_the_end_of_each_epoch(steps: int, epochs: int, full: list[int]) -> None:

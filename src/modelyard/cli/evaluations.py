@@ -12,7 +12,7 @@ from modelyard.cli.names import RUN_HELP, run_named, run_title
 from modelyard.cli.terminal import PlaceType, StoreName, json_option, opened, show, show_fields, store_option
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.report.evaluations.export import check_report_path
-from modelyard.report.numbers import id_text, ref_text, scorer_text
+from modelyard.report.numbers import id_text, model_text, ref_text, scorer_text
 
 project_option = click.option("--project", help="The project; by default that of the platform.")
 save_option = click.option(
@@ -30,6 +30,8 @@ RUN_COLUMNS = ("run", "evaluation", "model", "project", "state", "scorer", "scor
     "--rows", metavar="FILE", help="A file of rows (.csv, else JSON Lines), or a dataset; else it is published."
 )
 @click.option("--scorer", "scorers", multiple=True, help="How answers are scored; repeat for more.")
+@click.option("--system", help="The system message of each row; {name} stands for a field of the row.")
+@click.option("--prompt", help="What the user asks in each row; {name} stands for a field of the row.")
 @click.option("--trials", type=click.IntRange(1), help="How often each row is answered.")
 @click.option("--concurrency", type=click.IntRange(1), help="How many rows are under way at once.")
 @click.option("--shards", type=click.IntRange(1), help="Split the rows into so many jobs for workers.")
@@ -44,6 +46,8 @@ def evaluate(
     models: tuple[str, ...],
     rows: str | None,
     scorers: tuple[str, ...],
+    system: str | None,
+    prompt: str | None,
     trials: int | None,
     concurrency: int | None,
     shards: int | None,
@@ -58,6 +62,7 @@ def evaluate(
     EVALUATION is the name of a published one, or with --rows a name for this one.
     """
     given = {"trials": trials, "concurrency": concurrency, "shards": shards, "project": project}
+    given |= {"system": system, "prompt": prompt}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if priority is not None:
         options["needs"] = {"priority": priority}
@@ -105,7 +110,7 @@ def _run_row(run: EvaluationRun, whole: bool) -> tuple[object, ...]:
     if whole:
         return run.id, run.evaluation, run.model, run.project, run.state, scorer_text(run), score, run.started_at
     shown = round(score, 4) if isinstance(score, int | float) else None
-    names = id_text(run.id), ref_text(run.evaluation), ref_text(run.model), run.project, run.state
+    names = id_text(run.id), ref_text(run.evaluation), model_text(run), run.project, run.state
     return *names, scorer_text(run), shown, run.started_at
 
 
@@ -125,37 +130,6 @@ def show_run(store: StoreName, run: str, as_json: bool) -> None:
             show_fields([("run", run_title(found)), ("state", found.state), ("reason", found.reason), ("of", status)])
         else:
             click.echo(str(platform.evaluations.report(found)))
-
-
-@runs.command("compare")
-@store_option
-@click.argument("baseline")
-@click.argument("candidate")
-@click.option("--lower-is-better", multiple=True, metavar="METRIC", help="A metric of which less is better.")
-@click.option("--not-worse", is_flag=True, help="Fail, with status 1, if the candidate is shown to be worse.")
-@save_option
-def compare_runs(
-    store: StoreName,
-    baseline: str,
-    candidate: str,
-    lower_is_better: tuple[str, ...],
-    not_worse: bool,
-    save: Path | None,
-) -> None:
-    """Compare the run CANDIDATE with the run BASELINE, row by row."""
-    with opened(store) as platform:
-        before, after = run_named(platform, baseline), run_named(platform, candidate)
-        if save is not None:
-            check_report_path(save)
-        report = platform.evaluations.compare(baseline=before, candidate=after, lower_is_better=lower_is_better)
-        click.echo(str(report))
-        if save is not None:
-            report.save(save)
-        if not_worse:
-            try:
-                platform.evaluations.assert_not_worse(baseline=before, candidate=after, lower_is_better=lower_is_better)
-            except AssertionError as worse:
-                raise click.ClickException(str(worse)) from None
 
 
 @runs.command("report")

@@ -8,6 +8,7 @@ from modelyard.parts.completions.service import Completions
 from modelyard.parts.datasets.service import Datasets
 from modelyard.parts.embeddings.service import Embeddings
 from modelyard.parts.fine_tuning.service import FineTuning
+from modelyard.parts.interchange.service import InspectLogs
 from modelyard.parts.metrics.service import Metrics
 from modelyard.parts.operating.retry import Retry
 from modelyard.parts.responses.service import Responses
@@ -93,3 +94,5 @@ class EvaluationsMembers:
 
     compare_all: CompareAll
     """Compare several runs in one table."""
+    inspect: InspectLogs
+    """Runs from logs of Inspect, and logs of runs."""

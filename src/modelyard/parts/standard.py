@@ -31,6 +31,7 @@ STANDARD: Sequence[Part] = (
     _standard("datasets"),
     _standard("sweeps", "on_event"),
     _standard("comparisons"),
+    _standard("interchange"),
     _standard("traffic"),
     _standard("tinker"),
     _standard("annotations"),

@@ -6,6 +6,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
+from heapq import nlargest
+from operator import itemgetter
 from threading import RLock
 from typing import Any, TypeVar
 
@@ -14,6 +16,7 @@ import attrs
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 MOST = 500
 NOTED = 256
+SLOWEST = 5
 OTHER = "other"
 K = TypeVar("K")
 M = TypeVar("M")
@@ -69,6 +72,7 @@ class Meters:
         self.lock: RLock = RLock()
         self.refusals: dict[str, int] = {}
         self.lost_leases: int = 0
+        self._slowest: list[tuple[float, Any]] = []
         self._models: dict[str, ModelMeter] = {}
         self._routes: dict[tuple[str, str], RouteMeter] = {}
         self._booked: deque[tuple[str, tuple[Any, float, float | None]]] = deque()
@@ -78,6 +82,12 @@ class Meters:
     def models(self) -> Mapping[str, ModelMeter]:
         self._count()
         return self._models
+
+    @property
+    def slowest(self) -> Sequence[tuple[float, Any]]:
+        """The slowest whole answers: seconds and ledger entries, the slowest first."""
+        self._count()
+        return self._slowest
 
     @property
     def routes(self) -> Mapping[tuple[str, str], RouteMeter]:
@@ -120,6 +130,8 @@ class Meters:
                 if whole:
                     meter.requests[200] += len(whole)
                     meter.seconds.add(whole)
+                    timed = [(seconds, entry) for entry, seconds, _ in notes if seconds >= 0]
+                    self._slowest = nlargest(SLOWEST, [*self._slowest, *timed], key=itemgetter(0))
                 meter.first_token.add([first for _, _, first in notes if first is not None])
             for (method, route, status), times in _noted(self._answered).items():
                 key = method, route

@@ -12,6 +12,7 @@ from modelyard.domain.evaluation.statistics import Interval
 from modelyard.report.table import printable
 
 NONE = "–"
+MOST_PROMPT = 60
 _DIGEST = re.compile(r"[\w-]{43}|[0-9a-f]{64}")
 
 
@@ -49,6 +50,13 @@ def ref_text(text: str) -> str:
     if ref is None:
         return text
     return f"{ref.name}:{_short_version(ref.version)}" if ref.version else ref.name
+
+
+def model_text(run: EvaluationRun) -> str:
+    """Return the name of a run's model, and how the prompts begin that it was asked with."""
+    prompts = [f"{kind} {' '.join(text.split())!r}" for kind, text in run.prompts.items()]
+    short = (text if len(text) <= MOST_PROMPT else f"{text[:MOST_PROMPT]}…" for text in prompts)
+    return ", ".join((ref_text(run.model), *short))
 
 
 def scorer_text(run: EvaluationRun) -> str:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.backends.json_schema.instances import FORMATS, forced_call, smallest_instance, structured_text
 from modelyard.backends.json_schema.schemas import MAX_HOPS
 from modelyard.domain.completion import (
@@ -125,7 +126,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "instance"), EXAMPLES)
+@each_case(("schema", "instance"), EXAMPLES)
 def test_the_instance_is_small_and_valid(schema: Any, instance: Any) -> None:
     made = smallest_instance(schema)
     assert json.dumps(made) == json.dumps(instance)
@@ -165,7 +166,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "loc", "words"), REFUSED)
+@each_case(("schema", "loc", "words"), REFUSED)
 def test_what_cannot_be_satisfied_is_refused_with_its_place(schema: Any, loc: Any, words: str) -> None:
     with pytest.raises(InvalidInput, match=re.escape(words)) as refused:
         smallest_instance(schema, "s")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from example_counts import examples
 from modelyard.backends.json_schema.instances import smallest_instance
 from modelyard.backends.json_schema.schemas import Document
@@ -95,7 +96,7 @@ def test_what_is_made_up_is_valid_for_the_jsonschema_package(schema: Any) -> Non
 SHOP = {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("schema", "valid", "invalid"),
     [
         ({**SHOP, "unevaluatedProperties": False}, {"kind": "x"}, {"kind": "x", "more": 1}),
@@ -128,7 +129,7 @@ def test_a_deep_value_of_a_recursive_schema_is_judged() -> None:
     assert ours(schema, value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("schema", "place"),
     [
         ({"dependencies": {}}, "dependencies"),

@@ -15,6 +15,7 @@ import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.canonical import MAX_TEXT, digest
 from modelyard.domain.evaluation.aggregate import MAX_METRICS, MAX_TEXTS, OTHERS, Aggregate, MetricSummary, aggregate
 from modelyard.domain.evaluation.metrics import (
@@ -271,7 +272,7 @@ def with_trials(*rows_: Sequence[Any]) -> list[ScoredPrediction]:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("reducer", "expected"), [("mean", (1.0 + 3.0 + 0.5) / 3), ("min", 1.5 / 3), ("max", 7.5 / 3), ("median", 4.5 / 3)]
 )
 def test_trials_are_reduced_within_their_row_first(reducer: str, expected: float) -> None:
@@ -308,6 +309,7 @@ def test_the_rate_of_trials_has_wilson_s_interval_of_as_many_values_as_its_error
     assert (found.interval.low, found.interval.high) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_trials_that_agree_say_no_more_than_one_of_them() -> None:
     once, thrice = (only(aggregate(with_trials(*[[n > 0] * times for n in range(5)]))).interval for times in (1, 3))
     assert once == thrice
@@ -343,7 +345,7 @@ def test_a_missing_trial_is_left_out_of_its_row_and_pessimistically_counted_in_i
     assert (found.mean, found.pessimistic) == (1.0, 0.75)
 
 
-@pytest.mark.parametrize("name", ["mode", "pass@0", "pass@", "pass@-1", "pass@1.5", "xpass@2", "pass@10000", 5])
+@each_case("name", ["mode", "pass@0", "pass@", "pass@-1", "pass@1.5", "xpass@2", "pass@10000", 5])
 def test_an_unknown_reducer_is_refused(name: Any) -> None:
     with pytest.raises(InvalidInput, match=r"reducer: must be one of mean, median, min, max, pass@k"):
         aggregate([], reducer=name)

@@ -57,6 +57,7 @@ def stats(found: list[ScoredPrediction]) -> list[tuple[Any, ...]]:
     return [(one.path, one.value_type, one.numeric_count, one.numeric_mean) for one in totals.summary().stats]
 
 
+@pytest.mark.slow
 @given(runs, st.sampled_from(["mean", "max", "median", "min"]), st.booleans())
 def test_in_a_run_with_a_number(run: dict[int, Any], reducer: str, clustered: bool) -> None:
     options: Any = {"reducer": reducer, "cluster_by": "number" if clustered else None}

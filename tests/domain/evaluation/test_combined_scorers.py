@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.evaluation.scorer_rules import rule_of
 from modelyard.domain.evaluation.scorers import FormulaError, LlmJudge, Unscored, read_formula
 from modelyard.errors import InvalidInput
@@ -16,7 +17,7 @@ OTHER: Any = {"type": "combined", "scorers": {"a": SAME}, "formula": "1 - a"}
 TWICE: Any = {"type": "combined", "scorers": {"a": OTHER}, "formula": "a"}  # one too many inside another
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "value"),
     [
         ("0.5 * a + b / 2", 1.5),
@@ -38,7 +39,7 @@ def test_what_a_formula_comes_to(text: str, value: float | None) -> None:
     assert read_formula(text).value({"a": 1.0, "b": 2.0}) == (value if value is None else pytest.approx(value))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",
@@ -85,7 +86,7 @@ def test_any_text_is_a_formula_or_refused(text: str) -> None:
     assert found is None or math.isfinite(found)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "at"),
     [
         ({"scorers": {}}, ("scorers",)),
@@ -108,7 +109,7 @@ def test_a_combined_scorer_is_data_and_may_be_combined_once_more() -> None:
     assert (rule_of(OTHER).plain(), rule_of(once_more).plain()) == (OTHER, once_more)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("answer", "value"),
     [
         ("good", True),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard import field
 from modelyard.domain.evaluation.filters import (
     ORDERS,
@@ -42,7 +43,7 @@ def trial(output: Any = "text", **scores: Any) -> ScoredPrediction:
 # ---- fields ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "value"),
     [
         ("inputs.n", 3),
@@ -71,7 +72,7 @@ def test_the_output_itself_has_no_names_where_it_is_a_string() -> None:
     assert Field("output.x").of(trial("text")) is None
 
 
-@pytest.mark.parametrize("path", ["", "scores", "scores.", "outputs.x", "row_digest", "model", "output", "Inputs.n"])
+@each_case("path", ["", "scores", "scores.", "outputs.x", "row_digest", "model", "output", "Inputs.n"])
 def test_another_field_is_refused(path: str) -> None:
     with pytest.raises(CallerError, match=r"scores\., inputs\., output\."):
         Field(path)
@@ -94,7 +95,7 @@ def test_looking_anything_up_never_fails(output: Any) -> None:
 # ---- comparing ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("left", "right", "holds"),
     [
         (1, 1.0, True),
@@ -117,7 +118,7 @@ def test_values_are_equal_as_json_and_a_bool_counts_as_0_or_1(left: Any, right: 
     assert Literal(left).is_in(["other", right]).of(trial()) is holds
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("left", "right", "holding"),
     [
         (1, 2, {"$lt", "$lte"}),
@@ -160,7 +161,7 @@ def test_a_condition_is_not_true_or_false_by_itself() -> None:
         _ = field("inputs.n") == 1 and field("inputs.text") == "x"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("whole", "part", "insensitive", "held"),
     [
         ("Hello", "ell", False, True),
@@ -176,7 +177,7 @@ def test_a_string_contains_a_string(whole: Any, part: Any, insensitive: bool, he
     assert contains_text(whole, part, ignore_case=insensitive) is held
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "to", "converted"),
     [
         ("1.5", "double", 1.5),

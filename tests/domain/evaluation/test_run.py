@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.evaluation.objects import (
     EVALUATION_KINDS,
     MODEL_KINDS,
@@ -48,6 +49,7 @@ def test_a_reference_reads_back_as_what_was_written(ref: ObjectRef) -> None:
     assert ObjectRef.parse(str(ref)) == ref
 
 
+@pytest.mark.slow
 @given(references())
 def test_both_schemes_are_one(ref: ObjectRef) -> None:
     ours = "modelyard" + str(ref).removeprefix("weave")
@@ -73,7 +75,7 @@ def test_a_path_is_taken_apart_and_decoded() -> None:
     assert ref.path == (("attr", "rows"), ("index", "3"), ("key", "x/y z"))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",
@@ -106,7 +108,7 @@ def test_what_is_not_a_reference_is_none(text: str) -> None:
     assert ObjectRef.parse(text) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "of_evaluation", "of_model"),
     [("object", True, True), ("op", False, True), ("call", False, False), ("table", False, False)],
 )
@@ -133,7 +135,7 @@ def test_a_lenient_reference_is_any_text_that_can_be_kept() -> None:
     assert reference_problem("model", "x" * 20_001, MODEL_KINDS, RefMode.LENIENT) is not None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "expected"),
     [("My Model", "my_model"), ("Lab/Model-1.5:x", "lab_model-1.5x"), ("x" * 200, "x" * 128), ("Größe", "größe")],
 )
@@ -150,8 +152,8 @@ def test_an_object_id_can_stand_in_a_reference(name: str) -> None:
 # ---- states ----
 
 
-@pytest.mark.parametrize("now", list(RunState))
-@pytest.mark.parametrize("then", list(RunState))
+@each_case("now", list(RunState))
+@each_case("then", list(RunState))
 def test_only_a_running_run_ends_and_only_a_failed_one_runs_again(now: RunState, then: RunState) -> None:
     ends = now is RunState.RUNNING and then is not RunState.RUNNING
     resumes = (now, then) == (RunState.FAILED, RunState.RUNNING)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.evaluation.scorer_rules import RULES, rule_of
 from modelyard.domain.evaluation.scorers import (
     MAX_OUTPUT,
@@ -36,7 +37,7 @@ json_values = st.recursive(
 )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rule", "output", "expected", "reply"),
     [
         (ExactMatch(), "Paris", "Paris", True),
@@ -123,7 +124,7 @@ def test_a_judge_that_says_neither_scores_nothing(scale: str) -> None:
 # ---- as data ----
 
 
-@pytest.mark.parametrize(
+@each_case(
     "rule",
     [
         ExactMatch("x", True),
@@ -139,7 +140,7 @@ def test_a_rule_is_made_again_from_its_data(rule: Any) -> None:
     assert RULES[rule.type] is type(rule)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("plain", "place"),
     [
         ({}, "type"),
@@ -194,7 +195,7 @@ class Masked(Scalar):
         self.mask = Mask(hidden)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "kept", "reason"),
     [
         (True, True, ""),
@@ -226,7 +227,7 @@ def test_a_value_of_numpy_that_is_hidden_is_no_score(number: float, hidden: bool
     assert checked_score(numpy.ma.masked)[0] is None
 
 
-@pytest.mark.parametrize("value", [[1.0], object(), b"x", {"a": [1]}])
+@each_case("value", [[1.0], object(), b"x", {"a": [1]}])
 def test_what_is_not_a_score_is_refused(value: object) -> None:
     with pytest.raises(TypeError):
         checked_score(value)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard import ScriptedBackend, open_platform
 from modelyard.domain.evaluation.scorer_rules import (
     Fuzzy,
@@ -58,7 +59,7 @@ def test_nearness_is_from_0_to_1_the_same_both_ways_and_1_for_the_same_text(rule
     assert said(rule, one, one) == 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rule", "output", "expected", "found"),
     [
         (Fuzzy(), "kitten", "sitting", 8 / 13),
@@ -126,7 +127,7 @@ def test_token_f1_is_that_of_squad(one: str, other: str) -> None:
 DAY, GIFT = "\u0926\u093f\u0928", "\u0926\u093e\u0928"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("one", "other", "found"),
     [
         (DAY, GIFT, 0),
@@ -173,7 +174,7 @@ def test_texts_without_words_are_as_near_as_they_are_equal(one: str, other: str)
     assert said(RougeL(), one, other) == float(one.strip() == other.strip())
 
 
-@pytest.mark.parametrize("rule", [*NEAR, OneOf()], ids=lambda rule: rule.type)
+@each_case("rule", [*NEAR, OneOf()], ids=lambda rule: rule.type)
 def test_of_several_texts_the_nearest_counts(rule: Any) -> None:
     assert said(rule, " Rome", ["Paris", "Rome"]) == said(rule, " Rome", "Rome")
     assert said(rule, "Rome", ("Paris", "Oslo")) < 0.5
@@ -201,7 +202,7 @@ def test_no_text_keeps_a_scorer_busy(rule: Any) -> None:
 FOUND = '{"items": [{"name": "sea", "odd name": {"n": 1.0}}, {"name": "sky"}], "none": null}'
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "expected", "matches"),
     [
         ("$.items[0].name", "sea", True),
@@ -222,7 +223,7 @@ def test_the_value_at_a_place(path: str, expected: Any, matches: bool) -> None:
     assert said(JsonPath(path), "not json", expected) is False
 
 
-@pytest.mark.parametrize("path", ["$..a", "$.a[*]", "$.a[", "$.a b", "$['a", "$.a[1:2]"])
+@each_case("path", ["$..a", "$.a[*]", "$.a[", "$.a b", "$['a", "$.a[1:2]"])
 def test_a_path_that_cannot_be_read_is_refused_at_its_field(path: str) -> None:
     with pytest.raises(InvalidInput, match="path: cannot be read from"):
         rule_of({"type": "json_path", "path": path})
@@ -235,7 +236,7 @@ def calling(*calls: tuple[str, Any]) -> dict[str, Any]:
     return {"content": "", "tool_calls": [{"name": name, "arguments": arguments} for name, arguments in calls]}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("output", "expected", "matches"),
     [
         (calling(("look", '{"a": 1.0}')), {"name": "look", "arguments": {"a": 1}}, True),

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.engines.tabular.adapter_file import read_adapter, write_adapter
 from modelyard.engines.tabular.model import Adapter
 from modelyard.formats.safetensors import Tensor, write_tensors
@@ -29,7 +30,7 @@ COLUMN = Tensor("I64", (1,), bytes(8))
 WEIGHT = Tensor("F64", (1,), bytes(8))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "tensors",
     [
         {},

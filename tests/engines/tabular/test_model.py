@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.engines.tabular.learning import TargetAnswer, WorkingCopy
@@ -160,8 +161,8 @@ def plain_logprobs(model, requested, ids):
     return result
 
 
-@pytest.mark.parametrize("size", [0.1, 5.0, WEIGHT_LIMIT])
-@pytest.mark.parametrize("seed", range(3))
+@each_case("size", [0.1, 5.0, WEIGHT_LIMIT])
+@each_case("seed", range(3))
 def test_the_sparse_softmax_is_the_plain_one_however_extreme_the_weights(seed, size):
     model, row = random_model(seed, size)
     assert model.score(row.features, row.ids) == pytest.approx(
@@ -220,8 +221,8 @@ def test_entropy_is_that_of_the_distribution(size):
         assert entropy == pytest.approx(-math.fsum(math.exp(x) * x for x in logprobs), abs=1e-9)
 
 
-@pytest.mark.parametrize("size", [0.1, 5.0, WEIGHT_LIMIT])
-@pytest.mark.parametrize("seed", range(3))
+@each_case("size", [0.1, 5.0, WEIGHT_LIMIT])
+@each_case("seed", range(3))
 def test_a_trace_scores_as_the_model_does_however_extreme_the_weights(seed, size):
     model, row = random_model(seed, size)
     (trace,) = WorkingCopy(model).trace([row])
@@ -460,7 +461,7 @@ def test_an_adapter_survives_its_columns():
     assert (ids.itemsize, weights.itemsize, list(ids)) == (8, 8, sorted(ids))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("ids", "weights"),
     [([1, 2], [0.0]), ([2, 1], [0.0, 0.0]), ([1, 1], [0.0, 0.0]), ([-1], [0.0]), ([1], [math.nan]), ([1], [101.0])],
 )

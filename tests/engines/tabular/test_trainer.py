@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
+from each import each_case
 from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob, Tool, ToolCall
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
@@ -138,7 +139,7 @@ BROKEN: Mapping[type[TabularTrainer], str] = {
 }
 
 
-@pytest.mark.parametrize("broken", BROKEN)
+@each_case("broken", BROKEN)
 def test_the_contract_catches_a_trainer_that(broken: type[TabularTrainer]) -> None:
     examples = [conversation_about(word, ANSWERS[place % 4]) for place, word in enumerate(WORDS)]
     groups = [rewarded(word, [1.0, 0.0]) for word in WORDS]

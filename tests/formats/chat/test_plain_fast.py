@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from each import each_case
 from example_counts import examples
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat import kept_fast, plain_fast
@@ -196,6 +197,7 @@ def quickly(raw: bytes, details: bool) -> Iterator[ParsedRequest | None]:
             yield read_plain_text(raw, details, hold)
 
 
+@pytest.mark.slow
 @examples(400)
 @given(_BODIES, _SPACES, _SPACES, st.booleans())
 @example(PLAIN.replace("{", '{"model": "other", ', 1), "", "", False)
@@ -234,13 +236,14 @@ def alike(body: str) -> None:
             assert repr(found) in ("None", expected)
 
 
-@pytest.mark.parametrize("name", _MORE)
+@each_case("name", _MORE)
 def test_each_value_of_a_member_is_read_alike(name: str) -> None:
     for value in [*_MORE[name], *_NUMBERS]:
         for stream in ([], [("stream", "true")]):
             alike(written([("model", '"m"'), (name, value), ("messages", f"[{HELLO}]"), *stream]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ['"user"', '"assistant"', '"tool"', '"developer"', "7"])
 def test_each_kind_of_message_is_read_alike(role: str) -> None:
     strings = ['"ann"', "null", '"\\ud800"', '""', f'"{"x" * 1025}"', "7"]
@@ -286,7 +289,7 @@ QUICK: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("more", QUICK.values(), ids=QUICK)
+@each_case("more", QUICK.values(), ids=QUICK)
 def test_what_agents_send_is_read_quickly(more: dict[str, Any]) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], **more}
     for raw in (json.dumps(body).encode(), json.dumps(body, separators=(",", ":")).encode()):
@@ -296,6 +299,7 @@ def test_what_agents_send_is_read_quickly(more: dict[str, Any]) -> None:
             assert repr(found) == repr(general(raw, False))
 
 
+@pytest.mark.slow
 @examples(200)
 @given(st.lists(_MESSAGES | _OTHER_MESSAGES.map(lambda one: f"[{one}]"), min_size=2, max_size=5), st.booleans())
 def test_a_conversation_that_grows_is_read_alike(turns: list[str], closely: bool) -> None:
@@ -306,7 +310,7 @@ def test_a_conversation_that_grows_is_read_alike(turns: list[str], closely: bool
         alike(written([("model", '"m"'), ("messages", f"[{(',' if closely else ', ').join(said)}]"), ("n", "1")]))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "after", ['"}X{"role": "user", "content": "b"}', 'y","name":"ann"}', '"} , {"role": "user", "content": "b"}', '"},']
 )
 def test_what_only_begins_like_a_conversation_is_read_alike(after: str) -> None:
@@ -356,9 +360,9 @@ def test_each_tenant_has_a_share_of_what_is_kept() -> None:
     assert whole not in kept._kept["acme"]["tools"]
 
 
-@pytest.mark.parametrize("content", ["hello", "two\nlines", 'he said "no"', "\u00e9\U0001f600", "{[:,]}", ""])
-@pytest.mark.parametrize("more", [{}, {"temperature": 0.5, "seed": 7, "n": 2, "stream": True, "logprobs": False}])
-@pytest.mark.parametrize("plainly", [False, True])
+@each_case("content", ["hello", "two\nlines", 'he said "no"', "\u00e9\U0001f600", "{[:,]}", ""])
+@each_case("more", [{}, {"temperature": 0.5, "seed": 7, "n": 2, "stream": True, "logprobs": False}])
+@each_case("plainly", [False, True])
 def test_a_plain_request_is_read_quickly(content: str, more: dict[str, Any], plainly: bool) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": content}] * 2, **more}
     raw = json.dumps(body, ensure_ascii=plainly).encode()

@@ -5,10 +5,10 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.catalogue import CatalogueEntry, Datacenter, Feature, Pricing, Quantization, SamplingParameter
 from modelyard.formats.converter import structure, unstructure
 from modelyard.http.catalogue.schemas import CatalogueBody, ListedModel, ModelList, decimal
@@ -76,9 +76,7 @@ def test_a_price_is_exact_and_has_neither_exponent_nor_sign(amount: Decimal) -> 
     assert set(text) <= set("0123456789.")
 
 
-@pytest.mark.parametrize(
-    ("amount", "text"), [("0E+3", "0"), ("1E+3", "1000"), ("-0", "0"), ("0.10", "0.1"), ("100", "100")]
-)
+@each_case(("amount", "text"), [("0E+3", "0"), ("1E+3", "1000"), ("-0", "0"), ("0.10", "0.1"), ("100", "100")])
 def test_prices_read_plainly(amount: str, text: str) -> None:
     assert decimal(Decimal(amount)) == text
 

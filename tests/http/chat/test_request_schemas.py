@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.completion import (
     ContentPart,
     Message,
@@ -186,7 +187,7 @@ def test_all_kinds_of_messages_and_parts() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("message", "place"),
     [
         ("hello", "messages.0"),
@@ -212,7 +213,7 @@ def test_a_message_at_fault_is_named_at_its_place(message: object, place: str) -
     assert all(named.startswith(place) for named in wrong(messages=[message]))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("member", "value"),
     [
         ("model", 5),
@@ -300,7 +301,7 @@ def test_unknown_fields_are_refused_with_the_nearest_known_ones() -> None:
     assert wrong(max_token=1) == {"max_token": near}
 
 
-@pytest.mark.parametrize("body", [None, [], "x", 1])
+@each_case("body", [None, [], "x", 1])
 def test_a_body_that_is_not_an_object_is_refused(body: object) -> None:
     with pytest.raises(InvalidInput) as caught:
         read_request(body, "body")
@@ -359,8 +360,8 @@ def test_a_plain_request_is_read_as_one_with_an_option_that_is_null(body: dict[s
     assert outcome(body, training) == outcome({**body, "user": None}, training)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("length", [1, 1024])
+@each_case("streamed", [False, True])
+@each_case("length", [1, 1024])
 def test_a_plain_request_may_have_any_model_and_number_of_messages(streamed: bool, length: int) -> None:
     body = {"model": "m" * length, "messages": [HELLO] * 3, "stream": streamed}
     requested = read_request(body)

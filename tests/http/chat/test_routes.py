@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
+from each import each_case
 from modelyard.compose import open_platform
 from modelyard.domain.catalogue import CatalogueEntry, Quantization
 from modelyard.domain.completion import Delta, FinishReason, TokenLogprob
@@ -514,8 +515,8 @@ def test_what_has_to_be_waited_for_is_sent_as_it_comes(asynchronous: bool) -> No
     assert len(pieces) >= 4
 
 
-@pytest.mark.parametrize("blocking", [False, True])
-@pytest.mark.parametrize("asynchronous", [False, True])
+@each_case("blocking", [False, True])
+@each_case("asynchronous", [False, True])
 def test_a_reader_who_goes_away_stops_the_backend_and_pays_for_what_was_said(
     blocking: bool, asynchronous: bool
 ) -> None:

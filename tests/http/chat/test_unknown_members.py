@@ -6,6 +6,7 @@ from typing import Any, get_args, get_type_hints
 import attrs
 import pytest
 
+from each import each_case
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat import hints
 from modelyard.formats.chat.request import ChatRequest, read_request
@@ -163,7 +164,7 @@ HINTS: Any = {
 }
 
 
-@pytest.mark.parametrize("place", HINTS, ids=str)
+@each_case("place", HINTS, ids=str)
 def test_what_changes_nothing_is_of_its_type(place: tuple[str | int, ...]) -> None:
     for wrong in HINTS[place]:
         message: Any = {"role": "assistant", "content": "x", "tool_calls": [copy.deepcopy(CALLED)]}

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.converter import structure, unstructure
@@ -94,7 +95,7 @@ def test_array_parameters_repeat_are_joined_or_carry_their_older_names() -> None
     assert requested(query) == {**filters, "limit": 10, "offset": 20, "after": "7"}
 
 
-@pytest.mark.parametrize("text", ["", "x", "1.0", "1e3", "+1", " 1", "٣", "1_000", "9" * 16, "0x1", "-"])
+@each_case("text", ["", "x", "1.0", "1e3", "+1", " 1", "٣", "1_000", "9" * 16, "0x1", "-"])
 def test_a_number_that_is_none_is_named(text: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         requested({"limit": (text,)})
@@ -141,7 +142,7 @@ def test_null_is_absent_and_unknown_members_are_ignored() -> None:
     assert structure(EvaluationRunFinish, {"summary": None}, "body").summary is None
 
 
-@pytest.mark.parametrize("summary", [[], "text", 5, True])
+@each_case("summary", [[], "text", 5, True])
 def test_a_summary_is_an_object(summary: Any) -> None:
     with pytest.raises(InvalidInput) as refused:
         structure(EvaluationRunFinish, {"summary": summary}, "body")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.job import JobKind, JobStatus
 from modelyard.domain.models import Model
 from modelyard.domain.record import Page
@@ -76,14 +77,14 @@ def test_the_options_of_the_wire_are_those_of_the_configuration() -> None:
 NEUTRAL = [None, False, 0, 0.0]
 
 
-@pytest.mark.parametrize("value", NEUTRAL)
+@each_case("value", NEUTRAL)
 def test_an_option_that_we_lack_is_accepted_at_its_neutral_value(value: object) -> None:
     assert options_of(rl_request(rl(future_option=value)).experimental_config) == {}
     assert options_of(sft_request(sft(future_option=value)).config) == {}
     assert sft_request({**sft(), "experimental_config": {"future_option": value}})
 
 
-@pytest.mark.parametrize("value", [True, 1, -0.5, "", "off", [], {}])
+@each_case("value", [True, 1, -0.5, "", "off", [], {}])
 def test_an_option_that_we_lack_is_refused_by_name_where_it_would_matter(value: object) -> None:
     assert problems(rl_request, rl(future_option=value)).keys() == {("body", "experimental_config", "future_option")}
     assert problems(sft_request, sft(future_option=value)).keys() == {("body", "config", "future_option")}
@@ -100,7 +101,7 @@ def test_options_without_effect_are_always_accepted() -> None:
     assert problems(rl_request, rl(kl_penalty_source="sampler"))
 
 
-@pytest.mark.parametrize("value", ["", False, 0, "/path"])
+@each_case("value", ["", False, 0, "/path"])
 def test_a_path_of_the_server_is_never_taken(value: object) -> None:
     assert problems(rl_request, rl(kl_ref_adapter_path=value))
     assert rl_request(rl(kl_ref_adapter_path=None))
@@ -149,7 +150,7 @@ def test_sft_options_keep_their_types() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a/b", "..", "x" * 129, "é", "a\n"])
+@each_case("name", ["", "a b", "a/b", "..", "x" * 129, "é", "a\n"])
 def test_names_have_an_alphabet(name: str) -> None:
     body = {"project": name, "name": name, "base_model": "b", "entity": name}
     found = problems(lambda body: structure(ModelCreate, body, "body"), body)
@@ -205,14 +206,14 @@ def test_a_body_read_piece_by_piece_says_what_it_says_as_a_whole(
     assert body.rest == dict(members) | {"trajectory_groups": []}
 
 
-@pytest.mark.parametrize("name", ["10", "11", "12", "17"])
+@each_case("name", ["10", "11", "12", "17"])
 def test_captured_bodies_are_read_piece_by_piece(name: str) -> None:
     sent = captured(name)[0]
     lines = b"".join(GroupsBody(cut(json.dumps(sent).encode(), 100)).lines())
     assert list(read_groups(io.BytesIO(lines))) == [group_of(group) for group in sent["trajectory_groups"]]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("groups", "loc"),
     [
         ({}, ()),

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
+from each import each_case
 from modelyard import Settings, open_platform
 from modelyard.domain.job import Claim, JobKind, JobStatus, Needs
 from modelyard.errors import ClusterError, InvalidInput, JobRefused
@@ -386,13 +387,13 @@ def test_what_is_larger_than_any_node_of_ray_is_refused_and_not_queued_for_ever(
     assert cluster.posted == []
 
 
-@pytest.mark.parametrize("needs", [{}, {"accelerators": 2}, {"accelerators": 2, "memory": 16}, {"memory": 8}])
+@each_case("needs", [{}, {"accelerators": 2}, {"accelerators": 2, "memory": 16}, {"memory": 8}])
 def test_what_some_node_of_ray_can_hold_is_queued_though_none_is_free(needs: dict[str, int]) -> None:
     cluster = RayAnswers(NODES)
     assert cluster.start("name", ["true"], Needs(JobKind.SFT, **needs)) == "name"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "status",
     [
         None,
@@ -461,7 +462,7 @@ def test_a_time_limit_that_is_too_short_for_the_notice_is_refused_by_name(
     assert given == []
 
 
-@pytest.mark.parametrize("reason", sorted(slurm.NEVER))
+@each_case("reason", sorted(slurm.NEVER))
 def test_a_job_that_slurm_will_never_place_is_taken_back(reason: str) -> None:
     assert slurm._state("PENDING", 0, reason) == Waiting(f"slurm will never place it: {reason}")
     assert slurm._state("PENDING", 0, "Resources") == Waiting()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from each import each_case
 from fake_kubernetes import FakeKubernetes
 from modelyard import Platform, open_platform
 from modelyard.cli import main
@@ -27,7 +28,7 @@ def refused(*words: object, status: int = 1) -> str:
     return result.output
 
 
-@pytest.mark.parametrize(
+@each_case(
     "named",
     ["", "ray", "ray:host", "slurm:", "kubernetes", "kubernetes:", "nomad", "ray://host:no", "ray://", "ray://h/path"]
     + ["ray://host?num_gpus", "ray://host?num_gpus=many", "ray://user@host:8265"],

@@ -15,6 +15,7 @@ from modelyard.parts import STANDARD
 from modelyard.parts.dashboard.app import Dashboard
 from modelyard.parts.dashboard.pages.home import _within
 from modelyard.platform.meters import BOUNDS, TimeHistogram
+from modelyard.testing.clock import ManualClock
 
 
 @given(st.lists(st.floats(0, 1000), min_size=1, max_size=200), st.sampled_from([0.5, 0.95]))
@@ -52,3 +53,23 @@ def test_without_the_part_of_metrics_the_page_is_shown() -> None:
 def _home(dashboard: Dashboard) -> str:
     body: Any = dashboard.handle(Request("GET", "/dashboard/", "", [("host", "127.0.0.1")], iter([b""]))).body
     return (body if isinstance(body, bytes) else b"".join(body)).decode()
+
+
+def test_the_slowest_answers_are_named() -> None:
+    clock = ManualClock()
+    waits = {"quick": 0.1, "slow": 40.0, "slower": 70.0}
+
+    def wait(request: Any) -> str:
+        clock.advance(waits[request.messages[-1].text])
+        return "fine"
+
+    with open_platform(backend=ScriptedBackend(wait, models=["m"]), clock=clock) as platform:
+        _home(Dashboard(platform, reader=host()))  # begins to count
+        ids = {}
+        for words in ("slow", *["quick"] * 9, "slower"):
+            ids[words] = platform.chat.complete(model="m", messages=words).id
+        shown = _home(Dashboard(platform, reader=host()))
+        assert shown.index(ids["slower"][-8:]) < shown.index(ids["slow"][-8:])
+        assert "70 s" in shown
+        assert "40 s" in shown
+        assert shown.count("0.1 s") == 3

@@ -98,6 +98,7 @@ def test_the_part_is_about_right() -> None:
     assert 0.095 < sum(place < 0.1 for place in found) / len(found) < 0.105
 
 
+@pytest.mark.slow
 @examples(15)
 @given(
     rows=st.lists(st.integers(0, 9), min_size=2, max_size=40).filter(lambda rows: len({*rows}) > 1),

@@ -3,6 +3,7 @@
 import pytest
 from click.testing import CliRunner, Result
 
+from each import each_case
 from modelyard.cli import main
 from modelyard.parts.docs.pages import pages
 
@@ -43,7 +44,7 @@ def test_an_unknown_topic_is_refused_with_the_nearest(topic: str, nearest: str) 
     assert nearest in refused.output.lower()
 
 
-@pytest.mark.parametrize("topic", ["qqqqq", "x" * 9000, "\x1b[31m", "%s {0} \\", "[", "é"])
+@each_case("topic", ["qqqqq", "x" * 9000, "\x1b[31m", "%s {0} \\", "[", "é"])
 def test_whatever_is_asked_the_answer_is_bounded(topic: str) -> None:
     refused = shown(topic)
     assert refused.exit_code == 1

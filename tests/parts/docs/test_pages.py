@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from each import each_case
 from http_client import Client, client_of
 from modelyard import open_platform
 from modelyard.http.interface import Interface
@@ -46,7 +47,7 @@ def test_each_how_to_names_the_words_that_people_look_for() -> None:
             assert len({*page.also}) == len(page.also), page.path
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "sentence"),
     [
         ("# A\n\nAlso: b, c.\n\nDo [this](x.md) first. Then that.\n", "Do this first."),
@@ -75,7 +76,7 @@ def test_both_are_served_to_everybody(file: str, client: Client) -> None:
     assert answer.raw.decode() == pages.text_of(file)
 
 
-@pytest.mark.parametrize("interface", [*Interface], ids=str)
+@each_case("interface", [*Interface], ids=str)
 def test_both_are_where_the_openapi_document_is(interface: Interface) -> None:
     with open_platform() as platform:
         client = client_of(platform, interfaces=(interface,))

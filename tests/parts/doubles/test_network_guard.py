@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from each import each_case
 from modelyard.testing import LeftLoopback, LoopbackGuard
 
 FAR = "192.0.2.1"
@@ -51,7 +52,7 @@ DOORS: dict[str, tuple[str, Callable[[], object]]] = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
+@each_case("door", DOORS)
 def test_a_door_to_another_host_is_shut_and_the_host_named(door: str) -> None:
     host, use = DOORS[door]
     with pytest.raises(LeftLoopback, match=host) as refused, LoopbackGuard() as guard:
@@ -76,28 +77,28 @@ async def by_datagram() -> None:
     await asyncio.get_running_loop().create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=(FAR, 9))
 
 
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-@pytest.mark.parametrize("door", [by_name, by_address, by_look_up, by_datagram], ids=lambda door: door.__name__)
+@each_case("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@each_case("door", [by_name, by_address, by_look_up, by_datagram], ids=lambda door: door.__name__)
 def test_event_loops_are_watched_too(loop: Any, door: Any) -> None:
     with pytest.raises(LeftLoopback, match=f"{NAME}|{FAR}"), asyncio.Runner(loop_factory=loop) as runner:
         with LoopbackGuard():
             runner.run(door())
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "localhost", "LocalHost.", "a.localhost", "0.0.0.0", ""])
+@each_case("host", ["127.0.0.1", "127.8.9.1", "localhost", "LocalHost.", "a.localhost", "0.0.0.0", ""])
 def test_loopback_stays_open(host: str) -> None:
     with socket.create_server(("0.0.0.0", 0)) as server, unblocked() as client, LoopbackGuard():
         with contextlib.suppress(BlockingIOError, socket.gaierror):
             client.connect((host, server.getsockname()[1]))
 
 
-@pytest.mark.parametrize("host", ["::1", "::ffff:127.0.0.1", "::1%lo", None, socket.gethostname()])
+@each_case("host", ["::1", "::ffff:127.0.0.1", "::1%lo", None, socket.gethostname()])
 def test_local_names_and_addresses_are_looked_up(host: str | None) -> None:
     with LoopbackGuard(), contextlib.suppress(socket.gaierror):
         socket.getaddrinfo(host, 9)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1.example.invalid", "localhost.example.invalid", "notlocalhost", "10.0.0.1"])
+@each_case("host", ["127.0.0.1.example.invalid", "localhost.example.invalid", "notlocalhost", "10.0.0.1"])
 def test_what_only_looks_local_is_refused(host: str) -> None:
     with pytest.raises(LeftLoopback), LoopbackGuard():
         socket.getaddrinfo(host, 9)

@@ -21,6 +21,7 @@ import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from example_counts import examples
 from modelyard import ScriptedBackend, open_platform
 from modelyard.backends import pause, say
@@ -158,8 +159,8 @@ def test_a_client_of_aiohttp_gives_up_at_its_limit_when_the_test_moves_the_clock
     assert seen == [60]
 
 
-@pytest.mark.parametrize("fault", [Slow(300), Timeout(700)])
-@pytest.mark.parametrize("after", [0, 1])
+@each_case("fault", [Slow(300), Timeout(700)])
+@each_case("after", [0, 1])
 def test_a_fault_of_the_connection_takes_no_longer_than_the_client_waits(fault: Any, after: int) -> None:
     faults = Faults()
     faults.connection(fault, after=after)

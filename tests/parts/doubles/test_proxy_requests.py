@@ -19,6 +19,7 @@ import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.parts.doubles.proxy_requests import asked_of_proxy
 from modelyard.testing import LeftLoopback, LoopbackGuard
 from server_pem import SERVER_PEM
@@ -179,7 +180,7 @@ def assert_noticed(ask: Ask, url: str, at: str) -> None:
         gc.collect()
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@each_case("client", CLIENTS)
 def test_a_request_to_a_proxy_on_loopback_is_noticed(client: str) -> None:
     ask, url = CLIENTS[client]
     with listening() as at:
@@ -195,8 +196,8 @@ def test_a_request_to_a_proxy_over_tls_is_noticed(ask: Ask, tmp_path: Path) -> N
         assert_noticed(ask, f"https://{NAME}/v1", f"https://{at}")
 
 
-@pytest.mark.parametrize("ask", [socks_of_requests, socks_of_httpx, socks_of_aiohttp], ids=lambda ask: ask.__name__)
-@pytest.mark.parametrize("scheme", ["http", "https"])
+@each_case("ask", [socks_of_requests, socks_of_httpx, socks_of_aiohttp], ids=lambda ask: ask.__name__)
+@each_case("scheme", ["http", "https"])
 def test_a_request_to_a_socks_proxy_is_noticed(ask: Ask, scheme: str) -> None:
     with listening() as at:
         kind = "socks5h" if ask is socks_of_requests else "socks5"

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.training import History, SampledChoice
 from modelyard.errors import InvalidInput
@@ -160,7 +161,7 @@ CHATS = {"exchanges": {"chat_completions": [exchange(0, [said("x")], "a")]}}
 AT = ("exchanges", "chat_completions", 0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "loc"),
     [
         ({"exchanges": {"chats": []}}, ("exchanges", "chats")),

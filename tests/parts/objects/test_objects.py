@@ -10,6 +10,7 @@ import pytest
 from obstore.exceptions import GenericError
 from obstore.store import LocalStore, MemoryStore
 
+from each import each_case
 from modelyard import Example, Message, Role, open_platform
 from modelyard.errors import ArtifactMissing, ArtifactsUnavailable
 from modelyard.parts.objects.direct import part_size
@@ -120,7 +121,7 @@ def test_a_digest_is_compared_for_what_is_too_large_for_the_room(
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-@pytest.mark.parametrize("size", [1, 10**9, 10**11, 128 * 2**20 * 10_000, 128 * 2**20 * 10_000 + 1, 5 * 10**12])
+@each_case("size", [1, 10**9, 10**11, 128 * 2**20 * 10_000, 128 * 2**20 * 10_000 + 1, 5 * 10**12])
 def test_an_upload_of_any_size_has_at_most_ten_thousand_parts(size: int) -> None:
     part = part_size(size)
     assert part % 2**20 == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from each import each_case
 from modelyard import open_platform
 from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.cli import main
@@ -87,7 +88,7 @@ def test_a_malformed_address_is_not_repeated() -> None:
     assert caught.value.__suppress_context__
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("address", "shown"),
     [
         (f"postgresql://me:{SECRET}@host/yard", "postgresql://me:***@host/yard"),

@@ -26,9 +26,9 @@ def campaign(*options: str) -> tuple[int, Any]:
 
 @pytest.mark.parametrize("store", ["postgresql", "sqlite"])
 def test_a_fleet_under_faults_loses_nothing_that_it_answered(postgres: PostgresServer, store: str) -> None:
-    status, report = campaign("--faults", "12", "--store", store)
+    status, report = campaign("--faults", "8", "--store", store)
     assert (status, report["broken"]) == (0, [])
-    assert sum(report["faults"].values()) == 12
+    assert sum(report["faults"].values()) == 8
     assert report["acknowledged"]["completions"] > 0
 
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from example_counts import examples
 from file_begins import BEGINS
 from modelyard import Platform, open_platform
@@ -135,7 +136,7 @@ UNCLEAR = {
 }
 
 
-@pytest.mark.parametrize(("row", "why"), [*UNCLEAR.values()], ids=[*UNCLEAR])
+@each_case(("row", "why"), [*UNCLEAR.values()], ids=[*UNCLEAR])
 def test_what_is_unclear_is_refused_by_name(row: Any, why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         READ.of(row)

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from example_counts import examples
 from http_client import Client, client_of
 from modelyard import Platform, open_platform
@@ -54,7 +55,7 @@ def has_json(kind: object) -> bool:
     return get_origin(kind) in (tuple, Sequence, UnionType) and any(map(has_json, get_args(kind)))
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.table)
+@each_case("record", RECORDS, ids=lambda record: record.table)
 def test_each_class_that_can_hold_texts_says_so(record: Record) -> None:
     attrs.resolve_types(record.cls)
     fields = attrs.fields(record.cls)
@@ -324,7 +325,7 @@ def test_the_host_deletes_an_entity_over_http(opened: Platform, acting: Any) -> 
     assert host.send("DELETE", path).json["records"] == 0
 
 
-@pytest.mark.parametrize("days", [0, -1, float("inf"), float("nan"), 1e300, "3", None, True])
+@each_case("days", [0, -1, float("inf"), float("nan"), 1e300, "3", None, True])
 def test_an_age_is_a_number_of_days_that_there_may_have_been(days: Any) -> None:
     with open_platform() as platform, pytest.raises(InvalidInput, match="days: must be a number above 0"):
         platform.keep_texts(days)

@@ -218,6 +218,7 @@ def test_pages_are_read_by_age_and_no_further_than_what_is_old(
         assert platform.keep_texts(1).records == 5
 
 
+@pytest.mark.slow
 @examples(30)
 @given(links=st.lists(st.tuples(st.integers(0, 30), st.booleans()), min_size=1, max_size=12))
 def test_of_any_tree_of_responses_what_queued_ones_continue_stays(links: list[tuple[int, bool]]) -> None:

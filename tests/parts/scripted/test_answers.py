@@ -12,6 +12,7 @@ import attrs
 import pydantic
 import pytest
 
+from each import each_case
 from modelyard import open_platform
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import (
@@ -108,7 +109,7 @@ def test_usage_and_finish_reason_are_as_the_script_says() -> None:
 REPORTED = Usage(20, 9, cached_tokens=4)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "answer",
     [
         say("hi", usage=REPORTED),
@@ -209,7 +210,7 @@ SCHEMA = ResponseFormat(ResponseType.JSON_SCHEMA, "invoice", {"type": "object"})
 BILL = Tool("bill", parameters={"type": "object"})
 
 
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [
         INVOICE,
@@ -219,7 +220,7 @@ BILL = Tool("bill", parameters={"type": "object"})
         {"total": 3, "lines": [PydanticLine(text="cup", colour=Colour.RED)]},
     ],
 )
-@pytest.mark.parametrize("fields", [{}, {"response_format": SCHEMA}, {"tools": (BILL,)}])
+@each_case("fields", [{}, {"response_format": SCHEMA}, {"tools": (BILL,)}])
 def test_a_structured_value_is_said_as_json(value: Any, fields: dict[str, Any]) -> None:
     assert json.loads(fold_choice(0, deltas(value, **fields), False).message.text) == AS_JSON
 

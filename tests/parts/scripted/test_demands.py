@@ -8,6 +8,7 @@ import openai
 import pytest
 from hypothesis import given
 
+from each import each_case
 from example_counts import examples
 from modelyard import ScriptedBackend, open_platform
 from modelyard.backends import call, reasoning, say, token
@@ -48,7 +49,7 @@ def ask(answer: Any, unchecked: bool = False, **options: Any) -> str:
         return platform.chat.complete(model="scripted", messages="go", **options).text
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("answer", "options", "said"),
     [
         ('{"sum": 3}', {"response_format": SCHEMA}, "valid under its schema 'invoice'"),
@@ -88,7 +89,7 @@ def test_what_a_server_could_not_have_sent_is_refused_unless_it_is_meant(
     ask(answer, unchecked=True, **options)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("answer", "options"),
     [
         ({"total": 3}, {"response_format": SCHEMA}),
@@ -128,7 +129,7 @@ KEYWORDS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "answer"), KEYWORDS, ids=lambda value: str(value)[:40])
+@each_case(("schema", "answer"), KEYWORDS, ids=lambda value: str(value)[:40])
 def test_no_keyword_switches_the_check_off(schema: dict[str, Any], answer: str) -> None:
     beside = {"type": "object", "required": ["a"], **schema, "properties": {"a": {"type": "integer"}}}
     for wanted, said in ((schema, answer), (beside, '"not even an object"'), (beside, '{"a": "x"}')):
@@ -181,8 +182,8 @@ FAULTS: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("answer", "said"), FAULTS, ids=[said for _, said in FAULTS])
+@each_case("stream", [False, True])
+@each_case(("answer", "said"), FAULTS, ids=[said for _, said in FAULTS])
 def test_a_fault_of_the_script_is_told_and_not_tried_again(answer: Any, said: str, stream: bool) -> None:
     backend = ScriptedBackend([answer, "again"])
     with open_platform(backend=backend) as platform, openai_client(platform) as client:

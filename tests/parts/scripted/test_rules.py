@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
+from each import each_case
 from modelyard import open_platform
 from modelyard.domain.completion import (
     Choice,
@@ -43,7 +44,7 @@ def answers(rule: Rule, **fields: Any) -> bool:
     return ask(backend, **fields).message.text == "yes"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rule", "fits"),
     [
         (on(), True),
@@ -69,7 +70,7 @@ def test_a_rule_fits_what_meets_all_of_its_conditions(rule: Rule, fits: bool) ->
     assert answers(rule) is fits
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rule", "fits"),
     [
         (on(tool="look_up"), True),
@@ -184,7 +185,7 @@ def test_a_request_without_a_rule_is_refused_with_the_nearest_rule_and_what_diff
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rule", "fields", "why"),
     [
         (on(model="gpt"), {}, "model='gpt', but the request names 'scripted'"),
@@ -227,7 +228,7 @@ def test_a_script_that_cannot_be_meant_is_refused_when_it_is_made(script: list[A
         ScriptedBackend(script)
 
 
-@pytest.mark.parametrize("answer", [42, None, b"bytes", Overloaded, Delta("x"), say(3), {"x": object()}])  # type: ignore[arg-type]
+@each_case("answer", [42, None, b"bytes", Overloaded, Delta("x"), say(3), {"x": object()}])  # type: ignore[arg-type]
 def test_what_cannot_be_said_is_refused_by_name(answer: Answer) -> None:
     with pytest.raises(NoAnswerPrepared, match="a script cannot"):
         ask(ScriptedBackend([on().answer(answer)]))

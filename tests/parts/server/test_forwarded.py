@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from each import each_case
 from modelyard import open_platform
 from modelyard.asgi import asgi_app, dashboard_app
 from modelyard.cli import main
@@ -198,7 +199,7 @@ def test_the_nginx_of_the_docs_passes_a_stream_on_as_it_comes(tmp_path: Path) ->
         assert b"".join(pieces) == b" and the end"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("client", "sent", "prefix"),
     [
         ("127.0.0.1", "/ai", "/ai"),
@@ -227,7 +228,7 @@ def test_the_prefix_of_a_trusted_proxy_is_believed(client: str, sent: str, prefi
     assert seen[0]["raw_path"] == prefix.encode() + b"/%C3%A9"
 
 
-@pytest.mark.parametrize("given", ["ai", "//ai", "/a b", "/a?b", "/..", "http://a"])
+@each_case("given", ["ai", "//ai", "/a b", "/a?b", "/..", "http://a"])
 def test_what_is_no_prefix_is_refused(given: str) -> None:
     with pytest.raises(ValueError, match="not a path"):
         check_prefix(given)

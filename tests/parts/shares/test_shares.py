@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
+from each import each_case
 from http_client import client_of
 from modelyard import Example, Message, Platform, Role, open_platform
 from modelyard.cli import main
@@ -44,7 +45,7 @@ def test_a_share_is_what_was_set_and_is_replaced_as_a_whole() -> None:
         assert platform.shares.set("acme", weight=2) == EntityShare("acme", 2)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "place"),
     [
         ({"weight": 0}, ("weight",)),
@@ -62,7 +63,7 @@ def test_what_cannot_be_a_share_is_refused_at_its_place(options: dict[str, Any],
     assert [problem.loc for problem in refused.value.problems] == [place]
 
 
-@pytest.mark.parametrize("entity", ["", " ", "a\0b", "\ud800", "a" * 129, 5])
+@each_case("entity", ["", " ", "a\0b", "\ud800", "a" * 129, 5])
 def test_what_cannot_be_an_entity_has_no_share(entity: Any) -> None:
     with open_platform() as platform, pytest.raises(InvalidInput, match=r"entity: must be 1 to 128"):
         platform.shares.set(entity)
@@ -107,7 +108,7 @@ def test_a_priority_is_named_with_the_needs_and_kept_by_the_job() -> None:
         assert order == [early, late]
 
 
-@pytest.mark.parametrize("priority", [1001, -1001, 1.5, True, "high"])
+@each_case("priority", [1001, -1001, 1.5, True, "high"])
 def test_what_is_no_priority_is_refused(priority: Any) -> None:
     with open_platform() as platform, pytest.raises(InvalidInput, match="from -1000 to 1000"):
         submitted(platform, "acme", "m", needs={"priority": priority})

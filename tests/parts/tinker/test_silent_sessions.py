@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from driven_runs import SETTINGS, Driven, course, opened, rows_of
+from each import each_case
 from modelyard.domain.job import JobStatus
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import InvalidInput, NotFound, StoreError
@@ -191,7 +192,7 @@ class Failing(MemoryStore):
         return super().transact(step, durable=durable)
 
 
-@pytest.mark.parametrize("transactions", range(4))
+@each_case("transactions", range(4))
 def test_what_is_interrupted_is_finished_the_next_time(transactions: int) -> None:
     """The session has finished, its first run has ended, its second: each is a transaction of its own."""
     clock, store = ManualClock(), Failing(RECORDS)

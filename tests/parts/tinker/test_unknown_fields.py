@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.errors import InvalidInput
 from modelyard.parts.tinker.formats.forward_backward import IGNORED, read_rows
 from modelyard.parts.tinker.formats.wire import FIXED32, FIXED64, LENGTH, VARINT, packed, within
@@ -134,7 +135,7 @@ def test_a_field_that_is_not_known_is_refused_at_its_place(message: Message, num
     assert refusal(raw) == (("body", *message.place), f"field {number} is not known")
 
 
-@pytest.mark.parametrize("message", ALL, ids=lambda one: ".".join(map(str, one.place)) or "request")
+@each_case("message", ALL, ids=lambda one: ".".join(map(str, one.place)) or "request")
 def test_a_field_of_another_type_is_refused_at_its_place(message: Message) -> None:
     """The head alone, which tells whose turn it is, is read before."""
     for number, value in message.fields:

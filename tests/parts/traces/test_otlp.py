@@ -15,6 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from each import each_case
 from example_counts import examples
 from modelyard.errors import InvalidInput
 from modelyard.parts.traces import otlp
@@ -122,7 +123,7 @@ def test_bytes_that_are_no_message_are_refused_or_read_as_another(export: Any, d
         assert refused.problems[0].loc[0] == "body"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("raw", "why"),
     [
         (b"\x0a", "whole"),
@@ -165,7 +166,7 @@ def test_json_that_is_no_export_is_refused_by_its_place(body: Any, loc: tuple[An
 AT = ("resourceSpans", 0, "scopeSpans", 0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("resource", "unread"),
     [
         (1, Unread(AT[:2], "must be an object")),
@@ -182,7 +183,7 @@ def test_what_cannot_be_read_costs_itself(resource: Any, unread: Unread) -> None
     assert [one.span for one in spans_in(found) if isinstance(one, SentSpan)] == [{"name": "kept"}]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("sent", "read"),
     [
         ({"intValue": "1.5"}, 1.5),
@@ -209,7 +210,7 @@ def test_values_of_attributes_are_read_in_any_form(sent: Any, read: Any) -> None
     assert json.dumps(attributes_of(found["resourceSpans"][0]["resource"])) == json.dumps({"a": read})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("span", "read"),
     [
         ({"kind": "SPAN_KIND_CLIENT"}, {"kind": 3}),

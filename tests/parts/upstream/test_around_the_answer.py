@@ -14,6 +14,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.backends import Timeouts
 from modelyard.backends.deltas import one_by_one
 from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, ModelyardError, Overloaded
@@ -290,7 +291,7 @@ class TestRedirects:
                 ask(backend)
             assert len(requests) == 4
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("location", "target"),
         [
             ("/a", "/a"),

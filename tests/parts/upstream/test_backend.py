@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
+from each import each_case
 from modelyard import Fallback, Router, open_platform
 from modelyard.backends import VLLM, Timeouts, UpstreamBackend, offer
 from modelyard.backends.deltas import aone_by_one, one_by_one
@@ -578,7 +579,7 @@ class TestLife:
             assert ask(backend)
         assert len(seen) == 2
 
-    @pytest.mark.parametrize(
+    @each_case(
         "url",
         ["", "localhost:8000", "ftp://x/v1", f"http://me:{SECRET}@x/v1", f"http://x/v1?key={SECRET}", "http://[x"],
     )
@@ -587,7 +588,7 @@ class TestLife:
             backend_at(url)
         assert SECRET not in str(refused.value)
 
-    @pytest.mark.parametrize("key", ["", "a b", "secret\n", "schlüssel"])
+    @each_case("key", ["", "a b", "secret\n", "schlüssel"])
     def test_a_key_that_is_none_is_refused_without_repeating_it(self, key: str) -> None:
         with pytest.raises(InvalidInput, match="api_key: must be visible ASCII") as refused:
             backend_at("http://x/v1", api_key=key)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.backends import Timeouts
 from modelyard.backends.echo import EchoBackend
 from modelyard.errors import BackendError
@@ -57,7 +58,7 @@ class TestAnswers:
         assert (answer.head.status, answer.head.content_type, body) == (200, "a/b", b"0123456789")
         assert (answer.complete, reusable) == (True, WITHOUT not in raw)
 
-    @pytest.mark.parametrize("raw", [b"", LENGTH[:20], LENGTH[:-1], CHUNKS[:-3]])
+    @each_case("raw", [b"", LENGTH[:20], LENGTH[:-1], CHUNKS[:-3]])
     def test_an_end_within_an_answer_is_a_broken_connection(self, raw: bytes) -> None:
         answer = UpstreamResponse()
         if raw:
@@ -65,7 +66,7 @@ class TestAnswers:
         with pytest.raises(ConnectionBroken):
             answer.feed(b"")
 
-    @pytest.mark.parametrize(
+    @each_case(
         "raw",
         [
             b"SSH-2.0-OpenSSH\r\n",
@@ -317,7 +318,7 @@ async def drained(backend: Any) -> str:
 # ---- addresses and TLS ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("url", "place", "target"),
     [
         ("http://gpu/v1/", "gpu", "/v1/x"),

@@ -14,6 +14,7 @@ import attrs
 import httpx
 import pytest
 
+from each import each_case
 from modelyard import Fallback, Pricing, UpstreamBackend, offer, open_platform
 from modelyard.backends import VLLM, EchoBackend, Timeouts
 from modelyard.errors import BackendError
@@ -250,9 +251,9 @@ def first_three_on_a_loop(platform: Any) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("ask", [first_three, first_three_on_a_loop])
-@pytest.mark.parametrize("details", [ONE, {}], ids=["token by token", "text alone"])
-@pytest.mark.parametrize(
+@each_case("ask", [first_three, first_three_on_a_loop])
+@each_case("details", [ONE, {}], ids=["token by token", "text alone"])
+@each_case(
     "chunks",
     [
         [{"choices": [], **COUNTED}, *[said()] * 3],

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from each import each_case
 from example_counts import examples
 from modelyard.errors import InvalidInput
 from modelyard.parts.webhooks.target import Address, TargetRefused, allowed, is_public, resolve, target_of
@@ -39,12 +40,12 @@ PUBLIC = words(
 )
 
 
-@pytest.mark.parametrize("address", PRIVATE)
+@each_case("address", PRIVATE)
 def test_what_is_not_public_is_refused(address: str) -> None:
     assert not is_public(address)
 
 
-@pytest.mark.parametrize("address", PUBLIC)
+@each_case("address", PUBLIC)
 def test_what_is_public_is_allowed(address: str) -> None:
     assert is_public(address)
 
@@ -104,7 +105,7 @@ def test_only_global_addresses_of_ipv6_are_public(address: IPv6Address) -> None:
         assert address.is_global or address in IPv6Network("64:ff9b::/96")
 
 
-@pytest.mark.parametrize("host", words("localhost LOCALHOST 0 [::] [::1] [::1%25lo] [fe80::1%25eth0]"))
+@each_case("host", words("localhost LOCALHOST 0 [::] [::1] [::1%25lo] [fe80::1%25eth0]"))
 def test_loopback_by_its_name_is_refused(host: str) -> None:
     with pytest.raises((TargetRefused, OSError, InvalidInput)):
         reached(host)
@@ -131,7 +132,7 @@ def test_an_address_is_read(url: str, target: tuple[bool, str, int, str]) -> Non
     assert (found.secure, found.host, found.port, found.path) == target
 
 
-@pytest.mark.parametrize(
+@each_case(
     "url",
     [
         *("", "example.org", "http://example.org", "ftp://example.org", "file:///etc/passwd", "https://", "https:///x"),

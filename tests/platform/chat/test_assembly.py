@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.completion import (
     CompletionRequest,
     Delta,
@@ -86,8 +87,8 @@ def test_texts_that_are_taken_together_come_to_the_same(request: CompletionReque
     compare(request, several)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("found", FOUND, ids=repr)
+@each_case("streamed", [False, True])
+@each_case("found", FOUND, ids=repr)
 def test_every_field_of_a_delta_counts(found: Delta, streamed: bool) -> None:
     text, end = Delta("b", 1), Delta(finish_reason=FinishReason.STOP)
     for most in (1, 2, 50):

@@ -5,6 +5,7 @@ from typing import Any
 import attrs
 import pytest
 
+from each import each_case
 from modelyard.backends.entries import entry_for
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import (
@@ -37,7 +38,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each_case("name", REFUSED)
 def test_each_thing_alone_is_refused_by_its_name(name: str) -> None:
     with pytest.raises(UnsupportedParameter) as caught:
         check_supported(attrs.evolve(BARE, **REFUSED[name]), ENTRY, Capabilities())

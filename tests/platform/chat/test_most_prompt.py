@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from each import each_case
 from example_counts import examples
 from modelyard import Pricing, open_platform
 from modelyard.backends.echo import EchoBackend
@@ -187,7 +188,7 @@ def test_no_answer_costs_more_than_its_request_has_reserved(
 LONG = "y" * 5_000
 
 
-@pytest.mark.parametrize(
+@each_case(
     "more",
     [
         {"messages": (Message(Role.USER, LONG),)},

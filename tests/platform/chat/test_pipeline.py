@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from example_counts import examples
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
@@ -306,7 +307,7 @@ def test_plain_dicts_in_the_usual_shape_become_the_request() -> None:
     assert (request.stop, request.sampling.temperature, dict(request.sampling.logit_bias)) == (("END",), 0, {5: 1.0})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "where"),
     [
         ({"messages": []}, "messages"),
@@ -357,7 +358,7 @@ def test_all_that_does_not_fit_is_named_at_once() -> None:
 # ---- what a model cannot do --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "where"),
     [
         ({"temperature": 0.5}, "temperature"),
@@ -376,7 +377,7 @@ def test_all_that_does_not_fit_is_named_at_once() -> None:
         ({"response_format": ResponseFormat(ResponseType.JSON_SCHEMA, "s")}, "response_format"),
     ],
 )
-@pytest.mark.parametrize("how", ["complete", "stream"])
+@each_case("how", ["complete", "stream"])
 def test_what_a_backend_does_not_declare_is_refused_by_name(options: Any, where: str, how: str) -> None:
     backend = says("x", can=Capabilities())
     with pytest.raises(UnsupportedParameter) as refused:
@@ -386,7 +387,7 @@ def test_what_a_backend_does_not_declare_is_refused_by_name(options: Any, where:
     ask(chat(says("x")), how, **options)
 
 
-@pytest.mark.parametrize("options", [{"temperature": 1.0}, {"top_p": 1}, {"top_k": -1}, {"top_k": 0}, {"n": 3}])
+@each_case("options", [{"temperature": 1.0}, {"top_p": 1}, {"top_k": -1}, {"top_k": 0}, {"n": 3}])
 def test_what_changes_nothing_or_is_the_core_s_own_is_never_refused(options: Any) -> None:
     ask(chat(says("x", can=Capabilities())), "complete", stop=["z"], max_tokens=9, **options)
 
@@ -426,7 +427,7 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
 # ---- room --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("prompt", "most"), [(99, 2), (51, 50), (100, None), (5_000, 1)])
+@each_case(("prompt", "most"), [(99, 2), (51, 50), (100, None), (5_000, 1)])
 def test_what_does_not_fit_the_context_is_refused_in_the_words_that_clients_look_for(
     prompt: int, most: int | None
 ) -> None:
@@ -435,9 +436,7 @@ def test_what_does_not_fit_the_context_is_refused_in_the_words_that_clients_look
     assert refused.value.problems[0].loc == ("messages",)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "most", "given"), [(99, 1, 1), (50, 50, 50), (99, None, 1), (4, None, 50), (80, None, 20)]
-)
+@each_case(("prompt", "most", "given"), [(99, 1, 1), (50, 50, 50), (99, None, 1), (4, None, 50), (80, None, 20)])
 def test_a_backend_gets_the_token_limit_of_a_choice(prompt: int, most: int | None, given: int) -> None:
     backend = says("x", counts=prompt)
     ask(chat(backend), "complete", max_tokens=most)
@@ -721,8 +720,8 @@ NONSENSE = {
 }
 
 
-@pytest.mark.parametrize("how", ["complete", "astream"])
-@pytest.mark.parametrize("nonsense", NONSENSE)
+@each_case("how", ["complete", "astream"])
+@each_case("nonsense", NONSENSE)
 def test_nonsense_of_a_backend_is_its_fault_and_the_next_request_is_answered(nonsense: str, how: str) -> None:
     lines = [NONSENSE[nonsense], text("fine")]
     backend = Says(lambda request: lines.pop(0), can=attrs.evolve(EVERYTHING, choices=nonsense == "continues"))
@@ -917,7 +916,7 @@ def test_a_flow_that_is_not_streamed_shows_nothing_and_returns_the_answer() -> N
     assert (answer.completion.text, answer.entry.id) == ("a", "m")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("request_", "attribution", "fault"),
     [
         (attrs.evolve(REQUEST, model="nothing"), Attribution("acme"), ModelNotFound),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard import open_platform
 from modelyard.backends import EchoBackend
 from modelyard.clock import SystemClock
@@ -272,16 +273,16 @@ LATER: list[list[Any]] = [
 ]
 
 
-@pytest.mark.parametrize("later", LATER, ids=str)
-@pytest.mark.parametrize("budget", [None, "50"])
+@each_case("later", LATER, ids=str)
+@each_case("budget", [None, "50"])
 def test_a_later_choice_that_is_not_whole_leaves_all_to_the_general_way(later: list[Any], budget: str | None) -> None:
     for n in (2, 3):
         one, other = (_Scripted([Delta(**PLAIN)], 2, False, later) for _ in range(2))
         assert seen(one, [{"n": n}], budget, False) == seen_without(other, [{"n": n}], budget, False)
 
 
-@pytest.mark.parametrize("given_items", [[Delta(**PLAIN)], [CUT, Delta(**PLAIN)], [CUT], [FAIL], [None], []], ids=str)
-@pytest.mark.parametrize("budget", [None, "0.1", "50"])
+@each_case("given_items", [[Delta(**PLAIN)], [CUT, Delta(**PLAIN)], [CUT], [FAIL], [None], []], ids=str)
+@each_case("budget", [None, "0.1", "50"])
 def test_without_the_short_ways_whatever_comes_first_is_the_same(given_items: list[Any], budget: str | None) -> None:
     one, other = (_Scripted(given_items, 2, assembled=False) for _ in range(2))
     assert seen(one, [{}, {}], budget, False) == seen_without(other, [{}, {}], budget, False)
@@ -292,20 +293,20 @@ def alone(choices: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [{name: value} for name, values in choices.items() for value in values]
 
 
-@pytest.mark.parametrize("other", alone(OTHER), ids=str)
+@each_case("other", alone(OTHER), ids=str)
 def test_what_is_not_plain_in_an_answer_is_assembled(other: dict[str, Any]) -> None:
     quick, slow = (_Scripted([Delta(**PLAIN | other)], 2, assembled) for assembled in (False, True))
     assert seen(quick, [{}], None, limited=False) == seen(slow, [{}], None, limited=False)
 
 
-@pytest.mark.parametrize("given_items", [[Delta(**PLAIN)], [CUT, Delta(**PLAIN)], [CUT], [FAIL], [None], []], ids=str)
+@each_case("given_items", [[Delta(**PLAIN)], [CUT, Delta(**PLAIN)], [CUT], [FAIL], [None], []], ids=str)
 def test_whatever_a_backend_gives_first_a_budget_sees_the_same(given_items: list[Any]) -> None:
     one, other = (_Scripted(given_items, 2, assembled=False) for _ in range(2))
     asked: list[dict[str, Any]] = [{}, {}]
     assert seen(one, asked, "50", limited=False) == seen(other, asked, "50", limited=False, reserves_first=True)
 
 
-@pytest.mark.parametrize("parameter", [{}, *alone(PARAMETERS)], ids=str)
+@each_case("parameter", [{}, *alone(PARAMETERS)], ids=str)
 def test_every_parameter_of_a_plain_answer_counts(parameter: dict[str, Any]) -> None:
     quick, slow = (_Scripted([Delta(**PLAIN)], 2, assembled) for assembled in (False, True))
     assert seen(quick, [parameter], "50", limited=True) == seen(slow, [parameter], "50", limited=True)

@@ -159,6 +159,7 @@ def test_who_could_not_be_served_gets_nothing_for_it_and_lends_nothing(memory: Q
     assert max(Counter(served).values()) <= 4
 
 
+@pytest.mark.slow
 @examples(30)
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 2)), min_size=1, max_size=20))
 def test_within_an_entity_the_highest_priority_is_first_and_then_the_oldest(jobs: list[tuple[int, int]]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
+from each import each_case
 from modelyard.compose import open_platform
 from modelyard.domain.identity import Principal, Scope
 from modelyard.errors import Unauthenticated
@@ -276,7 +277,7 @@ def broken_laws(make: Callable[[], Sessions], only: str = "") -> set[str]:
     return broken
 
 
-@pytest.mark.parametrize(("broken", "law"), BROKEN)
+@each_case(("broken", "law"), BROKEN)
 def test_the_contract_catches_an_authenticator_that(broken: Callable[[], Sessions], law: str) -> None:
     assert broken_laws(broken, law)
 

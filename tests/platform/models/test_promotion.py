@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from each import each_case
 from modelyard.domain.evaluation.objects import ObjectKind
 from modelyard.domain.identity import host
 from modelyard.domain.models import ModelName
@@ -46,7 +47,7 @@ def story(yard: Any, alias: str = "prod") -> list[tuple[str, int | None, int | N
 # ---- names -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["prod", "canary", "a", "step", "v", "vnext", "step1b", "latest-1", "x" * 64])
+@each_case("name", ["prod", "canary", "a", "step", "v", "vnext", "step1b", "latest-1", "x" * 64])
 def test_an_alias_is_a_lower_case_word_and_parses_as_one_in_a_model_s_name(name: str) -> None:
     assert check_alias(name) == name
     parsed = ModelName.parse(f"acme/p/m:{name}")

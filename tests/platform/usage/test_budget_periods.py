@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
+from each import each_case
 from modelyard import open_platform
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.events import BudgetWarning
@@ -111,7 +112,7 @@ def test_a_changed_budget_keeps_what_was_spent_unless_its_period_changes() -> No
         assert platform.usage.get_budget().since == "2026-01-01"
 
 
-@pytest.mark.parametrize("wrong", [{"period": "week"}, {"warn_at": "0"}, {"warn_at": "1.1"}, {"warn_at": "much"}])
+@each_case("wrong", [{"period": "week"}, {"warn_at": "0"}, {"warn_at": "1.1"}, {"warn_at": "much"}])
 def test_what_is_wrong_is_named(wrong: dict[str, str]) -> None:
     with open_platform() as platform, pytest.raises(InvalidInput, match=next(iter(wrong))):
         platform.usage.set_budget(1, **wrong)

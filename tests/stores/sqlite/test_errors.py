@@ -14,6 +14,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from each import each_case
 from modelyard import disk
 from modelyard.domain.record import Record
 from modelyard.errors import RecordConflict, StorageFull, StoreBusy, StoreClosed, StoreCorrupt, StoreError
@@ -354,7 +355,7 @@ class Fault(sqlite3.OperationalError):
         self.sqlite_errorcode = code
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("code", "kind"),
     [
         (sqlite3.SQLITE_BUSY, StoreBusy),

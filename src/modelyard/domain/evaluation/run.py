@@ -17,6 +17,9 @@ MAX_REASON = 2000
 
 MAX_SHARDS = 256
 
+PROMPTS = ("system", "prompt")
+"""The texts that a run may ask its rows with, in which `{name}` stands for a field of the row."""
+
 # ---- states ------------------------------------------------------------------------------------------------------
 
 
@@ -67,6 +70,12 @@ class EvaluationRun:
     def status(self) -> str:
         """The status as clients see it: a cancelled run reads as failed, with its reason."""
         return RunState.FAILED.value if self.state is RunState.CANCELLED else self.state.value
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """The `PROMPTS` that the rows of a completed run were asked with."""
+        kept = (self.summary or EMPTY).get("prompts")
+        return {name: kept[name] for name in PROMPTS if isinstance(kept, Mapping) and isinstance(kept.get(name), str)}
 
     def finished(self, summary: Mapping[str, Any] | None, at: datetime) -> "EvaluationRun":
         """Return this run, completed. A completed run stays as it is, if the summary is absent or equal. Raises

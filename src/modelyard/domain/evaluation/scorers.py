@@ -178,12 +178,11 @@ class LlmJudge(DeclarativeScorer):
 
     @property
     def asked_for(self) -> frozenset[str]:
-        return frozenset(_SLOT.findall(self.prompt)) - {"output"}
+        return slots(self.prompt) - {"output"}
 
     def asks(self, output: Any, row: Mapping[str, Any]) -> str:
         """Return the question for the judge. Placeholders inside an output or a row are not replaced."""
-        values = {**row, "output": output}
-        return _SLOT.sub(lambda slot: text_of(values[slot[1]]), self.prompt)
+        return fill(self.prompt, {**row, "output": output})
 
     def read(self, answer: str) -> bool | float:
         """Read the score from a judge's answer. Raises `Unscored`. It is the last number that is not of a scale (7 of
@@ -240,6 +239,14 @@ def checked_score(value: Any) -> tuple[Any, str]:
         hidden = getattr(getattr(value, "mask", None), "all", bool)()  # of a masked value, item() is any number
         return checked_score(None if hidden else item())
     raise TypeError(f"the scorer returned {type(value).__name__}; a score is a bool, a number, a string or a mapping")
+
+
+def slots(prompt: str) -> frozenset[str]:
+    return frozenset(_SLOT.findall(prompt))
+
+
+def fill(prompt: str, values: Mapping[str, Any]) -> str:
+    return _SLOT.sub(lambda slot: text_of(values[slot[1]]), prompt)
 
 
 def text_of(value: Any) -> str:

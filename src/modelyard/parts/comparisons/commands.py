@@ -4,9 +4,11 @@ from pathlib import Path
 
 import click
 
+from modelyard.cli.evaluations import save_option
 from modelyard.cli.names import run_named
 from modelyard.cli.terminal import PlaceType, StoreName, opened, store_option
 from modelyard.parts.comparisons.sheet import checked_ending
+from modelyard.report.evaluations.export import check_report_path
 
 
 @click.command()
@@ -42,3 +44,37 @@ def compare(
         click.echo(str(found))
         if save is not None:
             found.save(save)
+
+
+@click.command()
+@store_option
+@click.argument("baseline")
+@click.argument("candidate")
+@click.option("--lower-is-better", multiple=True, metavar="METRIC", help="A metric of which less is better.")
+@click.option("--not-worse", is_flag=True, help="Fail, with status 1, if the candidate is shown to be worse.")
+@save_option
+def compare_runs(
+    store: StoreName,
+    baseline: str,
+    candidate: str,
+    lower_is_better: tuple[str, ...],
+    not_worse: bool,
+    save: Path | None,
+) -> None:
+    """Compare two runs, row by row.
+
+    The run CANDIDATE is compared with the run BASELINE.
+    """
+    with opened(store) as platform:
+        before, after = run_named(platform, baseline), run_named(platform, candidate)
+        if save is not None:
+            check_report_path(save)
+        report = platform.evaluations.compare(baseline=before, candidate=after, lower_is_better=lower_is_better)
+        click.echo(str(report))
+        if save is not None:
+            report.save(save)
+        if not_worse:
+            try:
+                platform.evaluations.assert_not_worse(baseline=before, candidate=after, lower_is_better=lower_is_better)
+            except AssertionError as worse:
+                raise click.ClickException(str(worse)) from None

@@ -25,11 +25,14 @@ def _pages() -> "Sequence[DashboardPage]":
     )
 
 
+_COMMANDS = "modelyard.parts.comparisons.commands"
+
 PART = Part(
     "comparisons",
     resources={"evaluations.compare_all": _compare_all},
     pages=_pages,
     commands={
-        "compare": Command("Work", "modelyard.parts.comparisons.commands:compare", "Compare several runs in a table."),
+        "compare": Command("Work", f"{_COMMANDS}:compare", "Compare several runs in a table."),
+        "runs compare": Command("", f"{_COMMANDS}:compare_runs", "Compare two runs, row by row."),
     },
 )

@@ -21,7 +21,7 @@ from modelyard.report.numbers import (
     interval_text,
     left_out_text,
     mean_text,
-    ref_text,
+    model_text,
 )
 
 NUMBERS = ("rows", "difference", "interval", "better", "same", "worse", "p")
@@ -153,7 +153,7 @@ def corrected(found: Sequence[Comparison]) -> list[Comparison]:
 
 def labels_of(runs: Sequence[EvaluationRun]) -> list[str]:
     """Return a label for each run: the name of its model, and the end of its id if several have that name."""
-    names = [ref_text(run.model) for run in runs]
+    names = [model_text(run) for run in runs]
     return [
         name if names.count(name) == 1 else f"{name} ({id_text(run.id)})" for name, run in zip(names, runs, strict=True)
     ]

@@ -21,8 +21,8 @@ from modelyard.report.numbers import (
     difference_text,
     interval_text,
     mean_text,
+    model_text,
     p_text,
-    ref_text,
 )
 
 MOST_SLICES = 50
@@ -118,7 +118,7 @@ def run_slices(report: RunReport, field: str) -> Slices:
     ]
     ps = holm_of_some([one.p for one in found])
     corrected = tuple(attrs.evolve(one, corrected=p) for one, p in zip(found, ps, strict=True))
-    return Slices(field, f"{ref_text(report.run.model)} by {field}", options, corrected)
+    return Slices(field, f"{model_text(report.run)} by {field}", options, corrected)
 
 
 def _read(report: RunReport, field: str) -> tuple[dict[str, str], dict[str, dict[str, list[tuple[float, str]]]]]:

@@ -13,6 +13,8 @@ PATIENCE = 60.0
 """Seconds to wait for an expected event: many, since only a broken executor takes that long."""
 A_WHILE = 0.1
 BETWEEN_LOOKS = 0.005
+SHARE = 0.02
+"""Of the time waited, after which to look again: processes that start share the processors with who waits for them."""
 
 
 class Trials(Protocol):
@@ -113,7 +115,8 @@ def _write(file: Path, job: str) -> None:
 
 
 def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    begun = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true"
-        threading.Event().wait(BETWEEN_LOOKS)
+        waited = time.monotonic() - begun
+        assert waited < PATIENCE, "the condition did not become true"
+        threading.Event().wait(max(BETWEEN_LOOKS, SHARE * waited))

@@ -21,6 +21,8 @@ class PartRouteLaws(PartHooks):
     """Its routes are described, and what they refuse they refuse in the format of their interface."""
 
     def test_its_routes_are_in_the_openapi_document(self, trial: PartTrial) -> None:
+        if not trial.routes:
+            return
         with trial.opened() as platform:
             document = json.loads(HttpCaller(platform, ONE).ask("GET", "/openapi.json", Auth.PUBLIC).text)
         for route in trial.routes:

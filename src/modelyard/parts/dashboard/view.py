@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import attrs
 
+from modelyard.domain.evaluation.comparison import Verdict
 from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput
 from modelyard.parts.reports.html import Html, chip, html, joined, shortened, tag
@@ -178,10 +179,21 @@ def status_chip(status: str) -> Html:
     return chip(status, kind)
 
 
-def verdict_chip(verdict: object) -> Html:
+def verdict_chip(verdict: Mapping[str, Any]) -> Html:
+    """Show what a promotion's comparison has shown: by which metrics the new checkpoint is better, if by any."""
     if not verdict:
         return tag("span", "no requirement", kind="quiet")
-    return chip("not worse", "better")
+    shown = {name: one["verdict"] for name, one in verdict.get("metrics", {}).items()}
+    if not shown:
+        return chip(verdict["outcome"])
+    words = [
+        f"{found} on {', '.join(names)}"
+        for found in (Verdict.BETTER, Verdict.WORSE)
+        if (names := [name for name, one in shown.items() if one == found])
+    ]
+    return (
+        chip("; ".join(words), "better" if Verdict.WORSE not in shown.values() else "") if words else chip("not worse")
+    )
 
 
 def when(at: datetime | None) -> Html:

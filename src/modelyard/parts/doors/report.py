@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     )
     from modelyard.parts.reports.line_plot import Plot
     from modelyard.parts.reports.operations import operations_page
-    from modelyard.parts.reports.records import records_table
+    from modelyard.parts.reports.records import records_table, rows_table
     from modelyard.parts.reports.run_files import run_html, run_junit, run_markdown, run_notebook
-    from modelyard.parts.reports.training_pages import save_job, save_model
+    from modelyard.parts.reports.training_pages import job_notebook, save_job, save_model
     from modelyard.parts.reports.training_plots import job_plot, metric_table, model_plot
 
 HOMES = {
@@ -29,14 +29,14 @@ HOMES = {
     ),
     "parts.reports.line_plot": ("Plot",),
     "parts.reports.operations": ("operations_page",),
-    "parts.reports.records": ("records_table",),
+    "parts.reports.records": ("records_table", "rows_table"),
     "parts.reports.run_files": (
         "run_html",
         "run_junit",
         "run_markdown",
         "run_notebook",
     ),
-    "parts.reports.training_pages": ("save_job", "save_model"),
+    "parts.reports.training_pages": ("job_notebook", "save_job", "save_model"),
     "parts.reports.training_plots": (
         "job_plot",
         "metric_table",
@@ -51,11 +51,13 @@ __all__: list[str] = [
     "comparison_junit",
     "comparison_markdown",
     "comparison_notebook",
+    "job_notebook",
     "job_plot",
     "metric_table",
     "model_plot",
     "operations_page",
     "records_table",
+    "rows_table",
     "run_html",
     "run_junit",
     "run_markdown",

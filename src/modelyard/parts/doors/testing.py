@@ -20,12 +20,19 @@ if TYPE_CHECKING:
     from modelyard.parts.doubles.cassette.cassette import use_cassette
     from modelyard.parts.doubles.clients.httpx import HttpxTransport
     from modelyard.parts.doubles.clients.httpx2 import Httpx2Transport
-    from modelyard.parts.doubles.clients.openai import async_openai_client, openai_client
+    from modelyard.parts.doubles.clients.sdk_clients import (
+        anthropic_client,
+        async_anthropic_client,
+        async_openai_client,
+        openai_client,
+    )
     from modelyard.parts.doubles.clients.server import served
     from modelyard.parts.doubles.faults.faults import Faults
     from modelyard.parts.doubles.faults.kinds import Cut, Disconnect, Killed, Malformed, Slow, TakenOver, Timeout
     from modelyard.parts.doubles.intercept.interception import intercept
     from modelyard.parts.doubles.network_guard import LeftLoopback, LoopbackGuard
+    from modelyard.parts.doubles.requests.expectation import expect
+    from modelyard.parts.doubles.requests.request_log import RequestLog, watch_requests
     from modelyard.parts.torch.tiny_model import build_tiny_model
     from modelyard.parts.upstream.fake_vllm.misbehaviour import (
         Abort,
@@ -49,7 +56,12 @@ HOMES = {
     "parts.doubles.cassette.cassette": ("use_cassette",),
     "parts.doubles.clients.httpx": ("HttpxTransport",),
     "parts.doubles.clients.httpx2": ("Httpx2Transport",),
-    "parts.doubles.clients.openai": ("async_openai_client", "openai_client"),
+    "parts.doubles.clients.sdk_clients": (
+        "anthropic_client",
+        "async_anthropic_client",
+        "async_openai_client",
+        "openai_client",
+    ),
     "parts.doubles.clients.server": ("served",),
     "parts.contracts.artifacts": ("ArtifactStoreContract",),
     "parts.contracts.authenticator": ("AuthenticatorContract",),
@@ -69,6 +81,8 @@ HOMES = {
     "parts.doubles.faults.kinds": ("Cut", "Disconnect", "Killed", "Malformed", "Slow", "TakenOver", "Timeout"),
     "parts.doubles.intercept.interception": ("intercept",),
     "parts.doubles.network_guard": ("LeftLoopback", "LoopbackGuard"),
+    "parts.doubles.requests.expectation": ("expect",),
+    "parts.doubles.requests.request_log": ("RequestLog", "watch_requests"),
     "parts.upstream.recording": ("record",),
     "parts.upstream.fake_vllm.misbehaviour": (
         "Abort",
@@ -121,6 +135,7 @@ __all__: list[str] = [
     "OddServer",
     "PartContract",
     "Refuse",
+    "RequestLog",
     "Slow",
     "StepTrainerContract",
     "StoreContract",
@@ -131,9 +146,12 @@ __all__: list[str] = [
     "Trials",
     "TrialsElsewhere",
     "TrialsHere",
+    "anthropic_client",
+    "async_anthropic_client",
     "async_openai_client",
     "backend_client",
     "build_tiny_model",
+    "expect",
     "intercept",
     "machine_over",
     "odd_server",
@@ -142,4 +160,5 @@ __all__: list[str] = [
     "served",
     "strategies",
     "use_cassette",
+    "watch_requests",
 ]

@@ -35,6 +35,7 @@ PART = Part(
         "usage": Command(_WHO, f"{_USAGE}:usage", "Sum usage and its cost."),
         "budget": Command(_WHO, f"{_USAGE}:budget", "Bound what entities, keys and projects may spend."),
         "jobs logs": Command("", f"{_JOBS}:logs", "Print what has happened to JOB."),
+        "jobs watch": Command("", "modelyard.parts.operating.watch_command:watch", "Follow JOB until it ends."),
         "jobs pause": Command("", f"{_JOBS}:pause", "Stop JOB at its next step, until it is resumed."),
         "jobs resume": Command("", f"{_JOBS}:resume", "Continue JOB, which is paused or was ended by a budget."),
         "ask": Command("Start", f"{_ASK}:ask", "Ask MODEL for one completion, shown as it is made."),

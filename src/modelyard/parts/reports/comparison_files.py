@@ -16,7 +16,7 @@ from modelyard.report.evaluations.comparison import (
     footnote,
     remarks,
 )
-from modelyard.report.numbers import difference_text, p_text, ref_text
+from modelyard.report.numbers import difference_text, model_text, p_text
 
 SHOWN_IN_NOTEBOOK = 10
 
@@ -41,7 +41,7 @@ def comparison_junit(report: ComparisonReport) -> str:
 
 
 def _title(report: ComparisonReport) -> str:
-    return f"{ref_text(report.candidate.model)} compared with {ref_text(report.baseline.model)}"
+    return f"{model_text(report.candidate)} compared with {model_text(report.baseline)}"
 
 
 def _paragraphs(report: ComparisonReport) -> Iterator[str]:

@@ -11,7 +11,7 @@ from modelyard.parts.reports.headline import comparison_sentence, primary_first
 from modelyard.parts.reports.histogram import NEUTRAL, Histogram
 from modelyard.parts.reports.html import Html, chip, facts, folded, joined, long_table, plots, section, table, tag
 from modelyard.parts.reports.inline_chart import BETTER, PLAIN, WORSE, interval_strip, share_strip
-from modelyard.parts.reports.run_page import full_names, short_id, short_ref
+from modelyard.parts.reports.run_page import full_names, prompted, short_id
 from modelyard.report.evaluations.comparison import UNPAIRED
 from modelyard.report.numbers import (
     NONE,
@@ -66,7 +66,7 @@ def _facts(baseline: EvaluationRun, candidate: EvaluationRun, found: Comparison)
 
 
 def _run(run: EvaluationRun) -> Html:
-    return joined([short_ref(run.model), tag("small", " run ", short_id(run.id), kind="quiet")])
+    return joined([prompted(run), tag("small", " run ", short_id(run.id), kind="quiet")])
 
 
 # ---- numbers -----------------------------------------------------------------------------------------------------

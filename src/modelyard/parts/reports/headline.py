@@ -13,7 +13,7 @@ from modelyard.report.numbers import (
     difference_text,
     interval_text,
     mean_text,
-    ref_text,
+    model_text,
     span_text,
 )
 
@@ -34,7 +34,7 @@ def primary_first(run: EvaluationRun, metrics: Iterable[N]) -> tuple[N, ...]:
 
 
 def run_sentence(run: EvaluationRun, metrics: Sequence[MetricSummary], found: Aggregate) -> str:
-    model = ref_text(run.model)
+    model = model_text(run)
     if not metrics or metrics[0].mean is None:
         return f"{model} has no score.{_failed(found)}"
     one = metrics[0]
@@ -65,7 +65,7 @@ def passed_of(one: MetricSummary) -> int | None:
 def comparison_sentence(
     baseline: EvaluationRun, candidate: EvaluationRun, metrics: Sequence[MetricComparison], found: Comparison
 ) -> str:
-    before, after = ref_text(baseline.model), ref_text(candidate.model)
+    before, after = model_text(baseline), model_text(candidate)
     if not metrics:
         return f"{after} cannot be compared with {before}."
     one = metrics[0]

@@ -1,16 +1,23 @@
 """Records of any kind as a table, for notebooks."""
 
-from collections.abc import Sequence
-from datetime import datetime
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
+from itertools import islice
 from typing import Any
 
 import attrs
 
+from modelyard.domain.evaluation.run import RowResult
+from modelyard.domain.evaluation.scorers import text_of
+from modelyard.domain.record import EMPTY
 from modelyard.parts.reports.html import Html, fragment, shortened, table, tag
 
 LONGEST = 80
+MOST_ROWS = 50
+_DIGEST = re.compile(r"[\w-]{43}|[0-9a-f]{64}")
 ID_LENGTH = 8
 """Characters at the end of an id that are shown: ids that were made at the same time differ there."""
 
@@ -24,8 +31,49 @@ def records_table(items: Sequence[Any], more: bool) -> Html:
         return fragment(tag("p", "Nothing is listed."))
     names = _columns(items)
     columns = [(name.replace("_", " "), _kind([getattr(one, name) for one in items])) for name in names]
-    rows = [[_cell(name, getattr(one, name)) for name in names] or [_text(str(one))] for one in items]
+    measured = list(dict.fromkeys(name for one in items for name in _metrics(one)))
+    columns += [(name.replace("_", " "), "number") for name in measured]
+    rows = [
+        [
+            *([_cell(name, getattr(one, name)) for name in names] or [_text(str(one))]),
+            *(_cell(name, _metrics(one).get(name)) for name in measured),
+        ]
+        for one in items
+    ]
     return fragment(table(columns or [("", "text")], rows), tag("p", "and more", kind="quiet") if more else "")
+
+
+def _metrics(item: Any) -> Mapping[str, Any]:
+    """Return what was measured of a checkpoint, such as its losses."""
+    found = getattr(item, "metrics", None)
+    return found if isinstance(found, Mapping) else EMPTY
+
+
+def rows_table(rows: Iterable[RowResult]) -> Html:
+    """Return the first rows of a run as a table: what was asked, the output, and the scores."""
+    shown = list(islice(rows, MOST_ROWS + 1))
+    if not shown:
+        return fragment(tag("p", "There are no rows."))
+    names = list(dict.fromkeys(name for row in shown for name in row.scores))
+    columns = [("asked", "text"), ("output", "text"), *((name, "number") for name in names), ("detail", "text")]
+    lines = [
+        (
+            _text(asked_text(row.row)),
+            _text("" if row.output is None else text_of(row.output)),
+            *("" if name not in row.scores else text_of(row.scores[name]) for name in names),
+            _text(row.detail),
+        )
+        for row in shown[:MOST_ROWS]
+    ]
+    return fragment(table(columns, lines), tag("p", "and more", kind="quiet") if len(shown) > MOST_ROWS else "")
+
+
+def asked_text(row: Mapping[str, Any]) -> str:
+    """Return what a row asks, in short: its prompt, the last turn of its conversation, or all of it."""
+    turns = row.get("messages")
+    last = turns[-1] if isinstance(turns, list | tuple) and turns else None
+    asked = row.get("prompt") if last is None else last.get("content") if isinstance(last, Mapping) else None
+    return asked if isinstance(asked, str) else text_of(row)
 
 
 def _columns(items: Sequence[Any]) -> list[str]:
@@ -51,6 +99,10 @@ def _cell(name: str, value: Any) -> object:
         return ""
     if isinstance(value, datetime):
         return shortened(f"{value:%Y-%m-%d %H:%M:%S}", value.isoformat())
+    if name == "created" and type(value) is int:  # seconds, as in the formats of vendors
+        return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S}"
+    if isinstance(value, str) and _DIGEST.fullmatch(value):
+        return shortened(f"{value[:ID_LENGTH]}…", value)
     if isinstance(value, float):
         return f"{value:.4g}"
     text = str(value)

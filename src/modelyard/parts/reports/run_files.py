@@ -11,7 +11,7 @@ from modelyard.parts.reports.clusters import cluster_notes
 from modelyard.parts.reports.html import Html, fragment, page, tag
 from modelyard.parts.reports.run_page import run_content
 from modelyard.report.evaluations.run import RunReport, cells, headers, notes, spent
-from modelyard.report.numbers import count_text, ref_text, value_text
+from modelyard.report.numbers import count_text, model_text, ref_text, value_text
 
 SHOWN_ROWS = 5
 SHOWN_IN_NOTEBOOK = 10
@@ -42,7 +42,7 @@ def run_junit(report: RunReport) -> str:
 
 
 def _title(run: EvaluationRun) -> str:
-    return f"{ref_text(run.model)} on {ref_text(run.evaluation)}"
+    return f"{model_text(run)} on {ref_text(run.evaluation)}"
 
 
 def _paragraphs(run: EvaluationRun, found: Aggregate) -> Iterator[str]:

@@ -32,6 +32,7 @@ from modelyard.report.numbers import (
     id_text,
     interval_text,
     mean_text,
+    model_text,
     money_text,
     ref_text,
     seconds_text,
@@ -66,6 +67,7 @@ def _facts(run: EvaluationRun, found: Aggregate) -> Html:
         ("run", short_id(run.id)),
         ("state", text),
         ("model", short_ref(run.model)),
+        *((kind, tag("span", text, kind="text")) for kind, text in run.prompts.items()),
         ("evaluation", short_ref(run.evaluation)),
         ("started", f"{run.started_at:%Y-%m-%d %H:%M:%S} UTC"),
         ("rows", _rows(found)),
@@ -205,6 +207,12 @@ def _failures(found: Aggregate, most: int | None) -> Html:
 
 def short_ref(text: str) -> Html:
     return shortened(ref_text(text), text)
+
+
+def prompted(run: EvaluationRun) -> Html:
+    """Show the model of a run, and how its prompts begin."""
+    name, _, prompts = model_text(run).partition(", ")
+    return joined([shortened(name, run.model), tag("small", prompts)]) if prompts else short_ref(run.model)
 
 
 def full_names(names: Iterable[str]) -> Html:

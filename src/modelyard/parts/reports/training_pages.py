@@ -8,8 +8,8 @@ from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.promotion import Alias
 from modelyard.domain.training import TrainingJob
 from modelyard.parts.reports.curves import curves
-from modelyard.parts.reports.html import Html, chip, facts, joined, long_table, page, section, tag
-from modelyard.parts.reports.line_plot import Series
+from modelyard.parts.reports.html import Html, chip, facts, fragment, joined, long_table, page, section, tag
+from modelyard.parts.reports.line_plot import Plot, Series
 from modelyard.parts.reports.training_plots import job_plot, metric_order, metric_table
 from modelyard.platform.paging import get_or_none, iter_index
 from modelyard.platform.runtime import Runtime
@@ -25,8 +25,32 @@ Path = str | os.PathLike[str]
 
 def save_job(runtime: Runtime, job: TrainingJob, path: Path) -> None:
     """Write the page of a training job: its options, its curves and its numbers."""
+    name = _trained(runtime, job)
+    rows = metric_rows(runtime, job.id, MOST_ROWS)
+    drawing = tag("div", Html(job_plot(runtime, job, "Metrics")._repr_html_())) if rows else ""
+    _write(
+        path,
+        f"{job.kind.upper()} of {name}",
+        _facts(job, name),
+        section("Curves", drawing),
+        section("Options", facts(_plain(job.config))),
+        section("Numbers", metric_table(rows) if rows else ""),
+    )
+
+
+def job_notebook(runtime: Runtime, job: TrainingJob, plot: Plot) -> str:
+    """Return the plot of a training job, or where it stands as long as it has nothing to plot."""
+    if metric_rows(runtime, job.id, 2):
+        return plot._repr_html_()
+    return fragment(_facts(job, _trained(runtime, job)))
+
+
+def _trained(runtime: Runtime, job: TrainingJob) -> str:
     model = runtime.store.read(lambda snapshot: get_or_none(snapshot, Model, job.model_id))
-    name = job.model_id if model is None else _name(model)
+    return job.model_id if model is None else _name(model)
+
+
+def _facts(job: TrainingJob, name: str) -> Html:
     known = [
         ("status", chip(job.status, _STATUS.get(job.status, ""))),
         ("model", name if job.step is None else f"{name}, step {job.step}"),
@@ -35,16 +59,7 @@ def save_job(runtime: Runtime, job: TrainingJob, path: Path) -> None:
         *([("error", job.error_message)] if job.error_message else []),
         ("id", job.id),
     ]
-    rows = metric_rows(runtime, job.id, MOST_ROWS)
-    drawing = tag("div", Html(job_plot(runtime, job, "Metrics")._repr_html_())) if rows else ""
-    _write(
-        path,
-        f"{job.kind.upper()} of {name}",
-        facts(known),
-        section("Curves", drawing),
-        section("Options", facts(_plain(job.config))),
-        section("Numbers", metric_table(rows) if rows else ""),
-    )
+    return facts(known)
 
 
 def save_model(runtime: Runtime, model: Model, path: Path) -> None:

@@ -6,8 +6,11 @@ exception) is short for such a list, or consists of deltas already.
 """
 
 import dataclasses
+import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import copy_context
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
@@ -27,6 +30,7 @@ from modelyard.domain.completion import (
 )
 from modelyard.domain.record import EMPTY
 from modelyard.errors import ModelyardError
+from modelyard.lazy import asyncio
 from modelyard.parts.scripted.parts import Called, Item, Part, Parts, Pause, Reasoning, Token, stream_parts, unusable
 
 
@@ -129,8 +133,42 @@ _BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError
 
 
 def _returned(function: Callable[[CompletionRequest], Any], request: CompletionRequest) -> Any:
+    """Return what a function returns; one that is asynchronous runs to its end, on an event loop of its own."""
+    with _without_bugs():
+        returned = function(request)
+        return _waited(returned) if inspect.isawaitable(returned) else returned
+
+
+async def afunction_result(answer: Answer, request: CompletionRequest) -> Any:
+    """Return what a function returns, and any other answer unchanged, on an event loop."""
+    given: Any = answer
+    while _is_function(given):
+        with _without_bugs():
+            given = given(request)
+            if inspect.isawaitable(given):
+                given = await given
+    return given
+
+
+def _waited(awaited: Awaitable[Any]) -> Any:
+    """Wait for what is awaitable: in this thread, or in another one if an event loop runs here."""
+
+    async def result() -> Any:
+        return await awaited
+
+    context = copy_context()
+    if asyncio._get_running_loop() is None:
+        return context.run(asyncio.run, result())
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - it is rarely needed, and slow to load
+
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(context.run, asyncio.run, result()).result()
+
+
+@contextmanager
+def _without_bugs() -> Iterator[None]:
     try:
-        return function(request)
+        yield
     except _BUGS as error:
         if isinstance(error, ModelyardError):
             raise

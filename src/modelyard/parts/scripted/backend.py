@@ -1,14 +1,19 @@
 """A backend with the answers that a test has written down for it."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+
+import attrs
 
 from modelyard.backends import echo, word_embedding
 from modelyard.backends.entries import entry_for
 from modelyard.domain import embedding
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.errors import InvalidInput, NoAnswerPrepared
 from modelyard.parts.scripted.answers import (
     Answer,
+    afunction_result,
     call,
     items,
     may_report,
@@ -35,7 +40,10 @@ class ScriptedBackend:
     so far, oldest first. Raises `NoAnswerPrepared` if no rule matches, if the list is used up, for a fault of the
     script itself (a text that is not Unicode, a bug of a function), and for an answer that the request rules out: not
     valid under its schema or that of a strict tool, without the call that its tool choice demands, or with a call of a
-    tool that is not offered. `unchecked` gives such an answer nevertheless. Embeddings are made by `EchoBackend`.
+    tool that is not offered. `unchecked` gives such an answer nevertheless. `pricing` is that of each model, and
+    `input_modalities` what it reads, such as ("text", "image"). A function may be asynchronous. Embeddings are made by
+    `EchoBackend`. `missed` are the words of requests that nothing answered, and `raised` those of exceptions that the
+    script gave as answers.
 
     >>> backend = ScriptedBackend([on("refund").answer(call("look_up", order=17)), on(tool="look_up").answer("Paid.")])
     >>> backend.requests, backend.texts, backend.unused
@@ -49,11 +57,16 @@ class ScriptedBackend:
         clock: Clock | None = None,
         *,
         unchecked: bool = False,
+        pricing: Pricing | None = None,
+        input_modalities: Sequence[str] = ("text",),
     ) -> None:
         self.requests: list[CompletionRequest] = []
+        self.missed: list[str] = []
+        self.raised: list[str] = []
         self._rules = RuleBook(rules_of(answers))
         self._clock, self._unchecked = clock, unchecked
-        self._entries = tuple(entry_for(model, echo.CERTAIN, Pricing(), 131_072) for model in models)
+        entries = (entry_for(model, echo.CERTAIN, pricing or Pricing(), 131_072) for model in models)
+        self._entries = tuple(attrs.evolve(entry, input_modalities=tuple(input_modalities)) for entry in entries)
 
     @property
     def blocking(self) -> bool:
@@ -94,7 +107,7 @@ class ScriptedBackend:
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         """Stream the script's next answer."""
-        for item in self._items(request):
+        for item in self._items(self._next(request), request):
             if not isinstance(item, Pause):
                 yield item
             elif self._clock is not None:
@@ -102,7 +115,10 @@ class ScriptedBackend:
 
     async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
         """Stream the script's next answer, on an event loop."""
-        for item in self._items(request):
+        answer = self._next(request)
+        with self._noted():
+            given = await afunction_result(answer, request)
+        for item in self._items(given, request, may_report(answer)):
             if not isinstance(item, Pause):
                 yield item
             elif self._clock is not None:
@@ -112,10 +128,24 @@ class ScriptedBackend:
         """Embed as `EchoBackend` does: no rule is needed. Raises `ContextLengthExceeded`."""
         return word_embedding.embedded(request, model, echo.CERTAIN.embedding_size, echo.count)
 
-    def _items(self, request: CompletionRequest) -> Iterator[Item]:
+    def _next(self, request: CompletionRequest) -> Answer:
         self.requests.append(request)
-        answer = self._rules.next(request)
-        deltas = items(answer, request)
-        if not self._unchecked:
-            deltas = checked(writable(deltas, request), request)
-        yield from with_usage(deltas, request) if may_report(answer) else deltas
+        with self._noted():
+            return self._rules.next(request)
+
+    def _items(self, answer: Answer, request: CompletionRequest, reports: bool = False) -> Iterator[Item]:
+        with self._noted():
+            deltas = items(answer, request)
+            if not self._unchecked:
+                deltas = checked(writable(deltas, request), request)
+            yield from with_usage(deltas, request) if reports or may_report(answer) else deltas
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Keep the words of what the block raises: a miss, or a failure that the script gives as its answer."""
+        try:
+            yield
+        except Exception as error:
+            said = [one.msg for one in error.problems] if isinstance(error, InvalidInput) else [str(error)]
+            (self.missed if isinstance(error, NoAnswerPrepared) else self.raised).extend(filter(None, said))
+            raise

@@ -26,6 +26,7 @@ from modelyard.parts.reports.html import Html, facts, html, joined, section, tab
 from modelyard.parts.traces.call_filter import CallFilter
 from modelyard.parts.traces.call_query import CallOrder, CallQuery
 from modelyard.parts.traces.calls import CallLineage
+from modelyard.parts.traces.evaluation_runs import EVALUATE, run_id_of
 from modelyard.parts.traces.records import Feedback, TracedCall
 from modelyard.report.numbers import NONE, count_text
 
@@ -267,6 +268,8 @@ def _facts(view: View, found: CallLineage) -> list[tuple[str, object]]:
     ]
     if one.thread_id:
         pairs.append(("thread", one.thread_id))
+    if one.op == EVALUATE and one.ended_at is not None:
+        pairs.append(("kept as", view.link("a run", "runs", run_id_of(one))))
     return [*pairs, *_answered(view, found), ("id", one.id)]
 
 

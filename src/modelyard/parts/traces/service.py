@@ -1,15 +1,19 @@
 """`platform.compat.traces`: calls that programs trace, in one place with the models that answered."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
+from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.errors import Forbidden, InvalidInput
 from modelyard.parts.traces.call_query import Places
 from modelyard.parts.traces.calls import AT_ONCE, Calls, remove_call
+from modelyard.parts.traces.evaluation_runs import keep_evaluations
 from modelyard.parts.traces.feedback import Feedbacks
 from modelyard.parts.traces.objects import PublishedObjects
 from modelyard.parts.traces.records import TracedCall
 from modelyard.parts.traces.tables import TracedTables
+from modelyard.platform.paging import named_place
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
 
@@ -44,6 +48,16 @@ class Traces:
     def tables(self) -> TracedTables:
         """The tables and files that objects refer to."""
         return TracedTables(self._runtime, self._principal)
+
+    def keep_runs(
+        self, calls: Sequence[str], *, project: str | None = None, entity: str | None = None
+    ) -> list[EvaluationRun]:
+        """Keep the evaluations of the SDK among these calls as runs, as is done when they end over HTTP; returns those.
+
+        An evaluation that is kept again gets the rows that it lacks. Raises `Forbidden`.
+        """
+        place = named_place(self._runtime, self._principal, entity, project)
+        return keep_evaluations(self._runtime, self._principal, place, calls)
 
     def keep(self, days: float) -> int:
         """Remove the calls that began more than so many days ago, and the feedback on them; returns how many.

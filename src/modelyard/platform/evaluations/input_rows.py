@@ -13,6 +13,8 @@ from typing import Any
 import attrs
 
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectRef, ObjectVersion, OneObject
+from modelyard.domain.evaluation.run import PROMPTS
+from modelyard.domain.evaluation.scorers import slots
 from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput, NotFound, ObjectDeleted, nearest
 from modelyard.formats.jsonl import MAX_ROW, dump_row, in_chunks, read_rows
@@ -70,24 +72,25 @@ def build_specs(
     for spec in specs:
         if portable or spec.shards > 1:
             spec.check_portable()
-    asked_for = {one.name: one.rule.asked_for for one in named if one.rule is not None}
-    return _with_dataset(runtime, principal, specs, rows, asked_for)
+    asked_for: AskedFor = {("scorers", one.name, "prompt"): one.rule.asked_for for one in named if one.rule is not None}
+    prompts: AskedFor = {(name,): slots(options.get(name) or "") for name in PROMPTS}
+    return _with_dataset(runtime, principal, specs, rows, {**asked_for, **prompts})
 
 
-AskedFor = Mapping[str, Set[str]]
+AskedFor = Mapping[tuple[str, ...], Set[str]]
 
 
 def _read(asked_for: AskedFor, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows, and then refuse a judge that is asked about a field that none has: the model would be paid for
-    answers that cannot be judged."""
+    """Yield the rows, and then refuse a prompt that asks for a field that none has: the model would be paid for answers
+    that cannot be judged."""
     seen: set[str] = set()
     for row in rows:
         seen.update(row if isinstance(row, Mapping) else ())
         yield row
-    for name, fields in asked_for.items():
+    for place, fields in asked_for.items():
         if seen and (missing := sorted(fields - seen)):
             msg = f"asks for {{{missing[0]}}}, which no row has{nearest(missing[0], [*seen, 'output'])}"
-            raise InvalidInput.at("scorers", name, "prompt", msg=msg)
+            raise InvalidInput.at(*place, msg=msg)
 
 
 @attrs.frozen
@@ -121,11 +124,7 @@ def _with_dataset(
         if any(asked_for.values()):
             deque(_read(asked_for, _rows_stored(runtime, artifact)), 0)
         return (spec.with_items(count, dataset=artifact) for spec in specs)
-    if isinstance(rows, str | os.PathLike):
-        rows = _rows_of_file(principal, rows)
-    if not isinstance(rows, Iterable):
-        raise InvalidInput.at("rows", msg=f"must be {_ROWS}")
-    return _spooled(runtime, specs, _read(asked_for, rows))
+    return _spooled(runtime, specs, _read(asked_for, rows_given(runtime, principal, rows)))
 
 
 def rows_given(runtime: Runtime, principal: Principal, rows: RowData) -> Iterable[Mapping[str, Any]]:

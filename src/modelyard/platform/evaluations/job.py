@@ -15,7 +15,7 @@ import attrs
 
 from modelyard.domain.evaluation.aggregate import aggregate_means, run_summary
 from modelyard.domain.evaluation.objects import ObjectRef
-from modelyard.domain.evaluation.run import EvaluationRun, Prediction, Score
+from modelyard.domain.evaluation.run import PROMPTS, EvaluationRun, Prediction, Score
 from modelyard.domain.evaluation.running_totals import RunningTotals
 from modelyard.domain.events import JobEventRecorded
 from modelyard.domain.job import Gain, Job, JobKind, JobProgress, JobStatus, NewEvent
@@ -297,7 +297,9 @@ class _Attempt:
         return succeed(tx, types, job, event_id, now)
 
     def _summary(self) -> Mapping[str, Any]:
-        return run_summary(aggregate_means(StoredRun(self.runtime, self.run_id).columns()), self.scorer_refs)
+        found = run_summary(aggregate_means(StoredRun(self.runtime, self.run_id).columns()), self.scorer_refs)
+        prompts = {name: text for name, text in self.spec.get("options", {}).items() if name in PROMPTS and text}
+        return {**found, "prompts": prompts} if prompts else found
 
     def _over_budget_text(self) -> str:
         rows = self.spec.get("run_total", self.totals.rows)

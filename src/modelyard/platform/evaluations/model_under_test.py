@@ -6,9 +6,10 @@ from typing import Any, cast
 
 import attrs
 
-from modelyard.domain.completion import Completion, CompletionRequest, Message
+from modelyard.domain.completion import Completion, CompletionRequest, Message, Role
 from modelyard.domain.evaluation.objects import LATEST, MODEL_KINDS, ObjectKind, ObjectRef, RefKind, object_id
-from modelyard.domain.evaluation.scorers import LlmJudge, Unscored, text_of
+from modelyard.domain.evaluation.run import PROMPTS
+from modelyard.domain.evaluation.scorers import LlmJudge, Unscored, fill, text_of
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.models import ModelName
 from modelyard.domain.record import truncate_for_storage
@@ -43,6 +44,7 @@ class CompletionModel:
     principal: Principal
     attribution: Attribution
     request: CompletionRequest
+    prompts: Mapping[str, str]
     base_model: str
     ref: ObjectRef
     price: Mapping[str, Any]
@@ -60,7 +62,8 @@ class CompletionModel:
         served, backend = plan.served, plan.backend
         ref = _model_ref(served, name, principal, namespace)
         pinned = f"{ref.entity}/{ref.project}/{ref.name}:{ref.version}" if ref.version else name
-        request = build_request(cast("CompletionOptions", {**options, "model": pinned, "messages": ""}), streamed=False)
+        prompts, chat = _prompts(options), {name: options[name] for name in options if name not in PROMPTS}
+        request = build_request(cast("CompletionOptions", {**chat, "model": pinned, "messages": ""}), streamed=False)
         capabilities = backend.capabilities(served.base_model)
         check_supported(request, served.entry, capabilities)
         return cls(
@@ -68,6 +71,7 @@ class CompletionModel:
             principal,
             attribution,
             request,
+            prompts,
             served.base_model,
             ref,
             served.entry.pricing.texts,
@@ -79,7 +83,7 @@ class CompletionModel:
 
     def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
         sampling = self.request.sampling.seeded(seed) if self.seeded else self.request.sampling
-        request = self.request.asking(messages_of(row), sampling, self.request.max_tokens)
+        request = self.request.asking(messages_asked(self.prompts, row), sampling, self.request.max_tokens)
         pipeline = CompletionPipeline(self.runtime, self.principal, request, self.attribution)
         pipeline.reserves_first = True  # a row and its usage are stored together
         given = yield from pipeline.flow()
@@ -170,6 +174,26 @@ def messages_of(row: Mapping[str, Any]) -> tuple[Message, ...]:
         if name in row:
             return build_messages(row[name])
     raise InvalidInput.at("messages", msg="a row needs messages, or a prompt")
+
+
+def _prompts(options: Mapping[str, Any]) -> Mapping[str, str]:
+    given = {name: options[name] for name in PROMPTS if options.get(name) is not None}
+    for name, text in given.items():
+        if not isinstance(text, str) or not text.strip():
+            raise InvalidInput.at(name, msg="must be a string with words, in which {name} stands for a field of a row")
+    return given
+
+
+def messages_asked(prompts: Mapping[str, str], row: Mapping[str, Any]) -> tuple[Message, ...]:
+    try:
+        texts = {name: fill(text, row) for name, text in prompts.items()}
+    except KeyError as missing:
+        raise InvalidInput.at("row", str(missing.args[0]), msg="is missing, and the prompt asks for it") from None
+    asked = messages_of({"prompt": texts["prompt"]} if "prompt" in texts else row)
+    if "system" not in texts:
+        return asked
+    told = build_messages([{"role": "system", "content": texts["system"]}])
+    return (*told, *(message for message in asked if message.role is not Role.SYSTEM))
 
 
 def _model_ref(served: ServedModel, name: str, principal: Principal, namespace: Namespace) -> ObjectRef:

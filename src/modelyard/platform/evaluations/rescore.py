@@ -39,8 +39,8 @@ def build_rescore_spec(
         source_evaluation_run_id=source.id,
         source_known=True,
     )
-    needs = resources_of(options)
-    job = Job(runtime.ids(), JobKind.RESCORE, *namespace, run.id, now, {"source": source.id, **scoring}, **needs)
+    needs, spec = resources_of(options), {"source": source.id, "options": source.prompts, **scoring}
+    job = Job(runtime.ids(), JobKind.RESCORE, *namespace, run.id, now, spec, **needs)
     return RunSpec(runtime, run, job, callables_of(None, named), options.get("shards", 1)).with_items(total)
 
 

@@ -7,6 +7,7 @@ from itertools import islice
 
 import attrs
 
+from modelyard import report
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.filters import scorer_keys
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome, Prediction, RowResult, RunState, Score
@@ -24,7 +25,7 @@ from modelyard.platform.paging import cursor_at, iter_index_live
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 from modelyard.report.evaluations.run import RunReport
-from modelyard.report.numbers import ref_text
+from modelyard.report.numbers import model_text, ref_text
 from modelyard.report.table import printable
 from modelyard.report.terminal import Show, progress_bar
 
@@ -47,7 +48,10 @@ class Rows:
         self._runtime, self._run, self._keep = runtime, run, keep
 
     def __repr__(self) -> str:
-        return f"<Rows of run {self._run.id}>"
+        return f"<{len(self)} rows of run {self._run.id}>"
+
+    def _repr_html_(self) -> str:
+        return report.rows_table(self)
 
     def __iter__(self) -> Iterator[RowResult]:
         return self.since(0)
@@ -192,6 +196,6 @@ def reporting(progress: Progress, run: EvaluationRun) -> Iterator[ProgressReport
 @contextmanager
 def _bar(run: EvaluationRun) -> Iterator[Show]:
     """Show a bar without the rate among its numbers: the bar shows a rate itself."""
-    label = printable(f"{ref_text(run.model)} on {ref_text(run.evaluation)}")
+    label = printable(f"{model_text(run)} on {ref_text(run.evaluation)}")
     with progress_bar(label, "row") as show:
         yield lambda done, total, known: show(done, total, {name: known[name] for name in known if name != RATE})

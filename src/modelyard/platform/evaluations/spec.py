@@ -70,9 +70,12 @@ class WorkOptions(TypedDict, total=False):
 
 class EvaluationOptions(WorkOptions, GenerationOptions, total=False):
     """How a run works, the options of its completions, and its namespace. Each row is evaluated in `trials` trials,
-    each with another seed. `project` and `entity` are by default those of the platform and of the caller."""
+    each with another seed. `system` is the system message of each row, and `prompt` what its user asks; `{name}` stands
+    for a field of the row. `project` and `entity` are by default those of the platform and of the caller."""
 
     trials: int
+    system: str | None
+    prompt: str | None
     project: str | None
     entity: str | None
 

@@ -113,7 +113,7 @@ class JobHandle:
         )
 
     def _repr_html_(self) -> str:
-        return self.plot()._repr_html_()
+        return report.job_notebook(self._runtime, self.refresh(), self.plot())
 
     def _name(self) -> str:
         job = self.refresh()

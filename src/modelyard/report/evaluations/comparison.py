@@ -25,8 +25,8 @@ from modelyard.report.numbers import (
     direction_text,
     left_out_text,
     mean_text,
+    model_text,
     p_text,
-    ref_text,
     span_text,
 )
 from modelyard.report.table import printable, text_table
@@ -117,8 +117,8 @@ def _lines(report: ComparisonReport) -> Iterator[str]:
 
 def counts(report: ComparisonReport) -> Iterator[str]:
     found = report.comparison
-    yield f"baseline   {printable(ref_text(report.baseline.model))}  (run {printable(report.baseline.id)})"
-    yield f"candidate  {printable(ref_text(report.candidate.model))}  (run {printable(report.candidate.id)})"
+    yield f"baseline   {printable(model_text(report.baseline))}  (run {printable(report.baseline.id)})"
+    yield f"candidate  {printable(model_text(report.candidate))}  (run {printable(report.candidate.id)})"
     yield (
         f"{count_text(found.rows)} rows in both, {count_text(found.only_baseline)} only in the baseline, "
         f"{count_text(found.only_candidate)} only in the candidate"
@@ -161,7 +161,7 @@ def cells(one: MetricComparison) -> tuple[object, ...]:
 
 def regression_text(report: ComparisonReport, check: NotWorseCheck) -> str:
     candidate, baseline = (
-        f"{printable(ref_text(run.model))} (run {run.id})" for run in (report.candidate, report.baseline)
+        f"{printable(model_text(run))} (run {run.id})" for run in (report.candidate, report.baseline)
     )
     runs = f"  candidate {candidate}\n  baseline  {baseline}"
     return "\n\n".join([runs, *(_regression(one, check.margin) for one in check.regressions)])

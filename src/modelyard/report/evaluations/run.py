@@ -20,6 +20,7 @@ from modelyard.report.numbers import (
     equal_rows_text,
     interval_text,
     mean_text,
+    model_text,
     money_text,
     ref_text,
     seconds_text,
@@ -93,7 +94,7 @@ class RunReport:
 
 def _lines(run: EvaluationRun, found: Aggregate) -> Iterator[str]:
     yield f"evaluation run {printable(run.id)}, {run.state.value}"
-    yield f"{printable(ref_text(run.model))} on {printable(ref_text(run.evaluation))}"
+    yield f"{printable(model_text(run))} on {printable(ref_text(run.evaluation))}"
     counts = (found.rows, found.trials, found.failed)
     yield "{} rows, {} trials, {} rows with errors".format(*map(count_text, counts))
     if found.equal_rows:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from example_counts import examples
 from forms import BOUNDARY, form
 from modelyard.errors import InvalidInput
@@ -48,7 +49,7 @@ def test_what_was_not_read_of_a_part_is_stepped_over() -> None:
     ]
 
 
-@pytest.mark.parametrize("size", range(0, len(form({"a": "1"}, b"xyz")) - 4, 3))
+@each_case("size", range(0, len(form({"a": "1"}, b"xyz")) - 4, 3))
 def test_a_form_that_was_cut_off_is_refused(size: int) -> None:
     with pytest.raises(InvalidInput, match="cut off"):
         read(form({"a": "1"}, b"xyz")[:size])
@@ -58,7 +59,7 @@ def headed(head: str) -> bytes:
     return f"--{BOUNDARY}\r\n{head}\r\n\r\nx\r\n--{BOUNDARY}--\r\n".encode()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("raw", "says"),
     [
         (b"hello", "cut off"),
@@ -85,7 +86,7 @@ def test_a_value_is_bounded_and_is_text() -> None:
             part.value()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("header", "boundary"),
     [
         ("multipart/form-data; boundary=abc", "abc"),
@@ -102,7 +103,7 @@ def test_the_boundary_is_that_of_the_header(header: str | None, boundary: str | 
     assert boundary_of(header) == boundary
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given_", "name"),
     [('filename="a%22b"', 'a"b'), (r'filename="a\"b"', 'a"b'), ("filename*=utf-8''%C3%A4.txt", "ä.txt"), ("x=1", None)],
 )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from each import each_case
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import ContentPart, Message, Role, Tool, ToolCall
@@ -33,12 +34,12 @@ KEYS = [
 ]
 
 
-@pytest.mark.parametrize("key", KEYS)
+@each_case("key", KEYS)
 def test_a_key_of_a_known_shape_is_taken_out(key: str) -> None:
     assert Redactor().text(f"use '{key}") == "use '[redacted]"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "clean"),
     [
         ("Authorization: Bearer abcdefgh12345678== and on", "Authorization: Bearer [redacted] and on"),

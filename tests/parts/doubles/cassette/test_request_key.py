@@ -168,6 +168,7 @@ def cut(draw: st.DrawFn, text: str) -> list[str]:
 words = st.text(st.sampled_from("ab ,."), max_size=8)
 
 
+@pytest.mark.slow
 @given(words, words, st.data())
 def test_a_secret_is_found_however_a_stream_cuts_it(before: str, after: str, data: st.DataObject) -> None:
     pieces = data.draw(cut(f"{before} {CANARY} {after}"))

@@ -97,7 +97,8 @@ def chat(model: str = "echo", **members: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def requested(yard: Platform, line: Any) -> Yard:
+def requested(yard: Platform, yard_requests: Any, line: Any) -> Yard:
+    yard_requests.allow_refusals()
     return Yard(yard, line)
 
 
@@ -153,7 +154,8 @@ def comparable(answer: Any) -> tuple[int, set[str], str]:
     return answer.status_code, names, text.replace(answer.headers["x-request-id"], "<request>")
 
 
-def test_the_interfaces_that_answer_can_be_chosen(yard: Platform, line: Any) -> None:
+def test_the_interfaces_that_answer_can_be_chosen(yard: Platform, yard_requests: Any, line: Any) -> None:
+    yard_requests.allow_refusals(404)
     with Yard(yard, line, interfaces=[Interface.BASE]).client() as client:
         assert client.post(CHAT, json=chat()).status_code == 404
         assert client.get("/inference/analysis/partner/models").status_code == 200

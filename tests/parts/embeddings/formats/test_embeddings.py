@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from example_counts import examples
 from modelyard.domain.embedding import EmbeddingResult
 from modelyard.errors import InvalidInput
@@ -37,7 +38,7 @@ def test_a_request_is_read_as_it_is_written_for_another_server(given: Any, dimen
     assert read_embeddings(json.loads(embeddings_request(request, "m", dimensions))).request == request
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "loc"),
     [
         ("", ("input",)),

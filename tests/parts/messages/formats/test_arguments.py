@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.completion import (
     Choice,
     Completion,
@@ -100,7 +101,7 @@ def test_arguments_reach_the_client_as_the_model_wrote_them(calls: list[str], si
     assert ending["delta"]["stop_reason"] == "tool_use"
 
 
-@pytest.mark.parametrize("cut", ['{"a": "x', '{"a": 1}}', '{"a": NaN}', "{'a': 1}", "look", '{"a": 1'])
+@each_case("cut", ['{"a": "x', '{"a": 1}}', '{"a": NaN}', "{'a': 1}", "look", '{"a": 1'])
 def test_arguments_that_are_not_json_are_an_error_and_never_empty(cut: str) -> None:
     with pytest.raises(BackendError, match="the model called f1 with arguments that are not JSON"):
         whole(["{}", cut])

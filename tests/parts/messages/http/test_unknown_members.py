@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from each import each_case
 from modelyard.errors import InvalidInput
 from modelyard.parts.messages.formats.request import MessagesBody, read_messages_request
 from unknown_members import has_reasons, misspelt, refuses_each_unknown_member, without_effect
@@ -130,7 +131,7 @@ def test_what_changes_nothing_is_listed_with_a_reason() -> None:
     has_reasons(without_effect(MessagesBody), *cached, "service_tier")
 
 
-@pytest.mark.parametrize("wrong", ["x", 1, {}, ["x"]])
+@each_case("wrong", ["x", 1, {}, ["x"]])
 def test_what_changes_nothing_is_of_its_type(wrong: Any) -> None:
     def body(value: Any) -> Any:
         return {**ASKED, "messages": [{"role": "user", "content": [{"type": "text", "text": "x", "citations": value}]}]}

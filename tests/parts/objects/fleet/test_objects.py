@@ -1,4 +1,4 @@
-"""Four servers and four workers over one PostgreSQL and one bucket of an S3-compatible server, moto's."""
+"""Two servers and two workers over one PostgreSQL and one bucket of an S3-compatible server, moto's."""
 
 import hashlib
 import threading
@@ -10,7 +10,7 @@ import pytest
 
 from disturbed_server import Server, uploads
 from fleet_node import LARGE
-from fleet_site import SIZE, Fleet
+from fleet_site import Fleet
 from modelyard import open_platform
 from modelyard.domain.job import JobProgress, JobStatus
 from modelyard.platform.operations.orphans import OrphanReport
@@ -20,6 +20,7 @@ from polling import until
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
+SIZE = 2
 LENGTH = 20 * 2**20
 """Bytes of a file that is uploaded in two parts."""
 
@@ -29,7 +30,7 @@ ROW = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", 
 @pytest.fixture
 def fleet(yard_address: str, address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     monkeypatch.setenv("FLEET_LARGE", str(LENGTH))
-    with Fleet(yard_address, address) as running:
+    with Fleet(yard_address, address, size=SIZE) as running:
         yield running
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.completion import Message, Role
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.messages import read_messages
@@ -107,7 +108,7 @@ def test_reasoning_belongs_to_the_answer_after_it() -> None:
     assert messages_of(read_items([thoughts[0], user, said])) == messages_of(read_items([user, said]))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("items", "place", "words"),
     [
         (5, (), "a string or a list"),

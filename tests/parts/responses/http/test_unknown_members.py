@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from each import each_case
 from modelyard.errors import InvalidInput
 from modelyard.parts.responses.formats.request import INCLUDED, ResponseRequest, read_response_request
 from unknown_members import has_reasons, misspelt, refuses_each_unknown_member, without_effect
@@ -117,7 +118,7 @@ def test_an_answer_can_be_sent_again_with_what_clients_add(client: Any) -> None:
 OF_TEXT = ("annotations", "logprobs")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("item", "name", "wrong"),
     [
         *[({"type": "output_text", "text": "x"}, name, wrong) for name in OF_TEXT for wrong in ("x", 1, {}, ["x"])],

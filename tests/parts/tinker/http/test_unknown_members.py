@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
+from each import each_case
 from modelyard.domain.training_run import AdamParams, AdapterConfig
 from modelyard.errors import InvalidInput
 from modelyard.formats.converter import structure_exactly
@@ -119,7 +120,7 @@ def named(one: Any) -> str:
     return getattr(one, "__name__", "")
 
 
-@pytest.mark.parametrize(("cls", "body"), FULL, ids=named)
+@each_case(("cls", "body"), FULL, ids=named)
 def test_a_member_that_is_not_known_is_refused_at_its_place_with_the_nearest_name(cls: Any, body: Any) -> None:
     refuses_each_unknown_member(partial(structure_exactly, cls), body, FREE)
 
@@ -140,7 +141,7 @@ def enumerations(body: Any) -> Iterator[tuple[str, Any]]:
             yield ".".join(map(str, ("body", *place, name))), changed
 
 
-@pytest.mark.parametrize(("cls", "body"), FULL, ids=named)
+@each_case(("cls", "body"), FULL, ids=named)
 def test_enumerations_take_their_values_only(cls: Any, body: Any) -> None:
     for place, changed in enumerations(body):
         with pytest.raises(InvalidInput) as caught:

@@ -4,10 +4,10 @@ import json
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.parts.upstream.answers.arguments import Arguments, may_begin_json
 
 values = st.recursive(
@@ -52,12 +52,12 @@ def test_the_beginning_of_json_may_become_it(text: str, cut: int) -> None:
     assert may_begin_json(text[: cut % (len(text) + 1)])
 
 
-@pytest.mark.parametrize("text", ['{"a"{', "{{", '{"a":{"a": 1}{', "}", '{"a": x', '{"a":1} {', "{1", '{"a":1 b'])
+@each_case("text", ['{"a"{', "{{", '{"a":{"a": 1}{', "}", '{"a": x', '{"a":1} {', "{1", '{"a":1 b'])
 def test_what_is_no_beginning_of_json(text: str) -> None:
     assert not may_begin_json(text)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("pieces", "text"),
     [
         (['{"a":', '{"a": 1}'], '{"a": 1}'),

@@ -2,10 +2,10 @@
 
 from itertools import accumulate, pairwise
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.parts.upstream.answers.growing import GrowingText, SaidText
 
 pieces_of = st.lists(st.text("ab -🙂", min_size=1, max_size=4), min_size=1, max_size=8)
@@ -35,7 +35,7 @@ def test_pieces_that_do_not_grow_are_all_kept(pieces: list[str], odd: int) -> No
     assert read(given_) == "".join(given_)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "pieces",
     [
         ["ha", "ha", "ha"],

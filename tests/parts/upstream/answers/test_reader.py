@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.backends.echo import stream_message
 from modelyard.domain.completion import (
     Completion,
@@ -257,7 +258,7 @@ def test_nothing_after_the_end_is_ignored() -> None:
 # ---- what is not in the format's shape ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     "odd",
     [
         None,
@@ -282,7 +283,7 @@ def test_nothing_after_the_end_is_ignored() -> None:
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("at", [1, 2])
+@each_case("at", [1, 2])
 def test_an_odd_chunk_costs_itself_alone(odd: Any, at: int) -> None:
     chunks = [chunk({"content": "hi"}), chunk({"content": " there"}), chunk({}, "stop")]
     found = read(STREAMED, *chunks[:at], odd, *chunks[at:])
@@ -291,7 +292,7 @@ def test_an_odd_chunk_costs_itself_alone(odd: Any, at: int) -> None:
     assert found[-1].usage == read(STREAMED, *chunks)[-1].usage
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "kept"),
     [(None, -9999.0), ("b", -9999.0), (float("-inf"), -9999.0), (float("nan"), -9999.0), ("-0.5", -0.5), (1e-7, 0.0)],
 )

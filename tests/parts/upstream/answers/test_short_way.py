@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard.domain.completion import CompletionRequest, Message, Role
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.formats.json import loads
@@ -102,7 +103,7 @@ def test_the_short_way_of_text_comes_to_the_same_as_the_general_one(
     assert read(AnswerReader(request), given) == read(general(request), given)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "delta",
     [
         {"refusal": "no", "reasoning": "hm"},

@@ -13,7 +13,7 @@ from modelyard.parts.dashboard.pages.runs import size_of
 from modelyard.parts.dashboard.view import HtmlPage, View, duration, empty, money, whole_number
 from modelyard.parts.reports.html import Html, chip, facts, joined, section, table, tag
 from modelyard.platform.evaluations.result import Rows
-from modelyard.report.numbers import NONE, count_text, ref_text
+from modelyard.report.numbers import NONE, count_text, model_text, ref_text
 
 LONGEST = 2000
 """How many characters of a string are shown, and compared word by word."""
@@ -84,7 +84,7 @@ def rows(view: View) -> HtmlPage:
         "" if shown else empty("No row fits." if after is None else f"None of the next {SCANNED} rows fits."),
         "" if after is None else tag("p", view.link("Further rows", "runs", run.id, "rows", **wanted.query, **after)),
     ]
-    return HtmlPage(f"Rows of {ref_text(run.model)} on {ref_text(run.evaluation)}", joined(content))
+    return HtmlPage(f"Rows of {model_text(run)} on {ref_text(run.evaluation)}", joined(content))
 
 
 def _page(every: Rows, wanted: Filter, start: int, skip: int) -> tuple[Sequence[RowResult], Mapping[str, int] | None]:

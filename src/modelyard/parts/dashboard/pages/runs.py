@@ -11,8 +11,8 @@ from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, lasted, s
 from modelyard.parts.reports.comparison_page import comparison_content
 from modelyard.parts.reports.headline import primary_first
 from modelyard.parts.reports.html import Html, facts, joined, section, table, tag
-from modelyard.parts.reports.run_page import run_content, short_ref
-from modelyard.report.numbers import NONE, count_text, interval_text, ref_text, scorer_text
+from modelyard.parts.reports.run_page import prompted, run_content, short_ref
+from modelyard.report.numbers import NONE, count_text, interval_text, model_text, ref_text, scorer_text
 
 PAGE = 50
 SEARCHED = 2000
@@ -93,16 +93,14 @@ def _choice(view: View, runs: Sequence[EvaluationRun]) -> Html:
 
 def _line(view: View, run: EvaluationRun, known: Annotation | None) -> Sequence[object]:
     pick = [
-        tag(
-            "input", type="radio", name=name, value=run.id, required=True, aria_label=f"{ref_text(run.model)} as {name}"
-        )
+        tag("input", type="radio", name=name, value=run.id, required=True, aria_label=f"{model_text(run)} as {name}")
         for name in ("baseline", "candidate")
     ]
     score = score_of(run)
     return (
         *pick,
         view.link(ref_text(run.evaluation), "runs", run.id),
-        short_ref(run.model),
+        prompted(run),
         status_chip(run.state),
         scorer_text(run),
         NONE if score is None else f"{score:.4g}",
@@ -123,7 +121,7 @@ def _matrix(view: View, runs: Sequence[EvaluationRun]) -> Html:
     cells: dict[tuple[str, tuple[str, str]], EvaluationRun] = {}
     for run in runs:
         if run.state is RunState.COMPLETED and score_of(run) is not None:
-            cells.setdefault((run.model, (run.evaluation, scorer_text(run))), run)
+            cells.setdefault((model_text(run), (run.evaluation, scorer_text(run))), run)
     models, measured = dict.fromkeys(model for model, _ in cells), dict.fromkeys(one for _, one in cells)
     if len(models) < 2:
         return Html("")
@@ -131,8 +129,7 @@ def _matrix(view: View, runs: Sequence[EvaluationRun]) -> Html:
     new = [run for run in cells.values() if _is_short(run) and view.kept.get(_interval_key(run)) is None]
     more = view.later(lambda: size_of(view, *new))
     lines = [
-        [short_ref(model), *(_cell(view, cells.get((model, one)), new if more else ()) for one in measured)]
-        for model in models
+        [model, *(_cell(view, cells.get((model, one)), new if more else ()) for one in measured)] for model in models
     ]
     return section("Scores of these models", table(columns, lines), more)
 
@@ -168,7 +165,7 @@ def _interval(view: View, run: EvaluationRun) -> Html:
 def run(view: View) -> HtmlPage:
     status = view.platform.evaluations.runs.status(view.params["run"])
     found = status.run
-    title = f"{ref_text(found.model)} on {ref_text(found.evaluation)}"
+    title = f"{model_text(found)} on {ref_text(found.evaluation)}"
     links = tag(
         "p",
         view.link("All rows", "runs", found.id, "rows"),
@@ -205,7 +202,7 @@ def _stored(run: EvaluationRun) -> Html:
     pairs: list[tuple[str, object]] = [
         ("run", short_id(run.id)),
         ("state", joined([status_chip(run.state), f" {run.reason}" if run.reason else ""])),
-        ("model", short_ref(run.model)),
+        ("model", prompted(run)),
         ("evaluation", short_ref(run.evaluation)),
         ("started", when(run.started_at)),
     ]
@@ -225,7 +222,7 @@ def _headline(run: EvaluationRun) -> Html:
     score = score_of(run)
     if score is None:
         return Html("")
-    return tag("p", f"{ref_text(run.model)} scores {score:.4g} by {scorer_text(run)}.", kind="headline")
+    return tag("p", f"{model_text(run)} scores {score:.4g} by {scorer_text(run)}.", kind="headline")
 
 
 def _number(value: object) -> str:
@@ -236,7 +233,7 @@ def _number(value: object) -> str:
 
 def compared(view: View) -> HtmlPage:
     before, after = (view.platform.evaluations.runs.get(view.query.get(name, "")) for name in ("baseline", "candidate"))
-    title = f"{ref_text(after.model)} compared with {ref_text(before.model)}"
+    title = f"{model_text(after)} compared with {model_text(before)}"
     rows = view.link("Rows side by side", "runs", after.id, "rows", baseline=before.id, show="changed")
     key = ("compared", before.id, after.id, before.finished_at, after.finished_at)
     running = RunState.RUNNING in (before.state, after.state)

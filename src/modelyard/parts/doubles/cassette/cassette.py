@@ -76,6 +76,11 @@ class _CassetteBackend:
     def blocking(self) -> bool:
         return self._player.clock is not None or getattr(self._real, "blocking", False)
 
+    @property
+    def missed(self) -> Sequence[str]:
+        """The words of the requests that nothing recorded answers."""
+        return self._player.missed
+
     def backend_of(self, model: str) -> AnyBackend:
         inner = getattr(self._real, "backend_of", None)
         return _backend_for(self._player, self._real if inner is None else inner(model))

@@ -31,6 +31,7 @@ class Player:
         self._keys = [match.key(recording.asked) for recording in file.recordings]
         self._prompts = {match.prompt_key(one.asked): one.prompt_tokens for one in file.recordings}
         self._played: set[int] = set()
+        self.missed: list[str] = []
         self._listed: Sequence[CatalogueEntry] = ()
         self._lock = threading.Lock()
 
@@ -60,7 +61,8 @@ class Player:
         if found is not None:
             return found
         if real is None:
-            raise NoAnswerPrepared.at("messages", msg=self._missing(asked, step))
+            self.missed.append(self._missing(asked, step))
+            raise NoAnswerPrepared.at("messages", msg=self.missed[-1])
         return RecordingSession(self, request.n, Recording(asked, prompt_tokens, (), step), asked != plain)
 
     def keep(self, session: "RecordingSession", left_early: bool) -> None:

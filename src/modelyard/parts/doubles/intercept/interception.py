@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from modelyard.parts.doubles.clients.retries import PAUSE, WITH_PAUSE
-from modelyard.parts.doubles.faults.faults import Faults
 from modelyard.parts.doubles.intercept.connections import (
     aiohttp_intercepted,
     http_client_intercepted,
@@ -20,11 +20,14 @@ from modelyard.parts.doubles.intercept.target import TARGETS, HostTarget
 from modelyard.parts.doubles.intercept.transports import httpx_intercepted, unhurried
 from modelyard.platform.platform import Platform
 
+if TYPE_CHECKING:
+    from modelyard.parts.doubles.faults.faults import Faults
+
 HOSTS = ("api.openai.com",)
 
 
 @contextmanager
-def intercept(platform: Platform, hosts: Iterable[str] = HOSTS, *, faults: Faults | None = None) -> Iterator[None]:
+def intercept(platform: Platform, hosts: Iterable[str] = HOSTS, *, faults: "Faults | None" = None) -> Iterator[None]:
     """Answer requests to `hosts` from `platform` while the block runs, wherever in this process their client was made.
 
     Clients of httpx, httpx2, aiohttp, http.client, urllib.request, urllib3 and requests are covered, and so is what

@@ -4,21 +4,23 @@ import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modelyard.errors import InvalidInput
 from modelyard.http.endpoint import Endpoint
 from modelyard.parts.doubles.clients.in_process import InProcess
 from modelyard.parts.doubles.clients.retries import RetryPauses
-from modelyard.parts.doubles.faults.faults import Faults
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Clock
+
+if TYPE_CHECKING:
+    from modelyard.parts.doubles.faults.faults import Faults
 
 INFERENCE = ("", "inference", "v1")
 
 
 class HostTarget:
-    def __init__(self, platform: Platform, faults: Faults | None) -> None:
+    def __init__(self, platform: Platform, faults: "Faults | None") -> None:
         self.in_process: InProcess = InProcess(platform, ConnectionResetError)
         self.pauses: RetryPauses = RetryPauses(platform)
         self.clock: Clock = platform.clock
@@ -44,7 +46,7 @@ class HostTarget:
         return next(filter(self._known, paths), path)
 
     def _known(self, path: str) -> bool:
-        return bool(self._routes.match(path).routes)
+        return path in self._routes.exact or bool(self._routes.match(path).routes)  # the second loads every route
 
     def headers(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
         """Return the headers with a key of the platform in the place of another service's."""

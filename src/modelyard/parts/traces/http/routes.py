@@ -83,7 +83,9 @@ def _ended(call: RouteCall, end: CallOutcome, *loc: str | int) -> CallEnd:
 
 def _record(call: RouteCall, project_id: str, items: Sequence[TracedCall | CallEnd]) -> None:
     with problems_at("body"):
-        call.platform.compat.traces.calls.record(items, **place_of(call, project_id))
+        traces, place = call.platform.compat.traces, place_of(call, project_id)
+        traces.calls.record(items, **place)
+        traces.keep_runs([one.id for one in items if one.ended_at is not None], **place)
 
 
 def start_call(call: RouteCall) -> Response:

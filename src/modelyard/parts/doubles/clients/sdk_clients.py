@@ -1,4 +1,4 @@
-"""The real `openai` client, in any version in use, connected to a platform in process."""
+"""The real clients of OpenAI and Anthropic, in any version in use, connected to a platform in process."""
 
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -9,11 +9,13 @@ from modelyard.parts.doubles.clients.retries import without_sleep
 from modelyard.platform.platform import Platform
 
 if TYPE_CHECKING:
+    from anthropic import Anthropic, AsyncAnthropic
     from openai import AsyncOpenAI, OpenAI
 
     from modelyard.parts.doubles.faults.faults import Faults
 
-BASE_URL = "http://modelyard.invalid/inference/v1"
+ROOT_URL = "http://modelyard.invalid"
+BASE_URL = f"{ROOT_URL}/inference/v1"
 """The base URL of the clients, with a host name that can never be resolved."""
 
 
@@ -48,6 +50,32 @@ def async_openai_client(
     return without_sleep(client, platform)  # type: ignore[no-any-return]
 
 
+def anthropic_client(
+    platform: Platform, *, base_url: str = ROOT_URL, faults: "Faults | None" = None, **options: Any
+) -> "Anthropic":
+    """Create an `anthropic` client that sends every request to `platform`, as `openai_client` does for its vendor's.
+
+    Raises `MissingExtra`.
+
+        with anthropic_client(platform) as client:
+            client.messages.create(model="echo", max_tokens=99, messages=[{"role": "user", "content": "hello"}])
+    """
+    anthropic = _anthropic()
+    http_client = anthropic.DefaultHttpxClient(transport=_transport(anthropic, platform, faults))
+    client: Any = anthropic.Anthropic(base_url=base_url, http_client=http_client, **_with_key(platform, options))
+    return without_sleep(client, platform)
+
+
+def async_anthropic_client(
+    platform: Platform, *, base_url: str = ROOT_URL, faults: "Faults | None" = None, **options: Any
+) -> "AsyncAnthropic":
+    """Create an asynchronous client in the same way. It holds no socket, and works on one event loop after another."""
+    anthropic = _anthropic()
+    http_client = anthropic.DefaultAsyncHttpxClient(transport=_transport(anthropic, platform, faults))
+    client: Any = anthropic.AsyncAnthropic(base_url=base_url, http_client=http_client, **_with_key(platform, options))
+    return without_sleep(client, platform)
+
+
 def _openai() -> ModuleType:
     try:
         import openai  # noqa: PLC0415 - the user's own, in any version
@@ -56,8 +84,16 @@ def _openai() -> ModuleType:
     return openai
 
 
-def _transport(openai: ModuleType, platform: Platform, faults: "Faults | None") -> object:
-    library = openai.DefaultHttpxClient.__base__.__module__.partition(".")[0]
+def _anthropic() -> Any:
+    try:
+        import anthropic  # noqa: PLC0415 - the user's own, in any version
+    except ImportError as error:
+        raise MissingExtra("anthropic") from error
+    return anthropic
+
+
+def _transport(vendor: ModuleType, platform: Platform, faults: "Faults | None") -> object:
+    library = vendor.DefaultHttpxClient.__base__.__module__.partition(".")[0]
     transport = httpx.HttpxTransport(platform) if library == "httpx" else httpx2.Httpx2Transport(platform)
     return transport if faults is None else faults.transport(transport)
 

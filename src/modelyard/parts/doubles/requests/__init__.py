@@ -1,0 +1,1 @@
+"""What was asked of a platform in a test, and what became of it."""

@@ -1,0 +1,107 @@
+"""A request of a client, and what became of it."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from modelyard.errors import InvalidInput
+from modelyard.parts.doubles.cassette.redaction import Redactor
+from modelyard.parts.doubles.vendors.refusal import member
+
+REFUSED = {400, 404, 405, 413, 415, 422}
+"""Statuses that say that the request itself is wrong; the others say how the platform or the caller stands."""
+
+_SHOWN = 300
+
+
+@attrs.define(eq=False)
+class LoggedRequest:
+    """A request of a client. `body` is its JSON. `status` is None while it is not answered, or if the client left, and
+    `words` is what an error said."""
+
+    method: str
+    path: str
+    body: Any = None
+    status: int | None = None
+    words: str = ""
+
+    @property
+    def model(self) -> str:
+        """The model that it names, or ""."""
+        named = member(self.body, "model")
+        return named if isinstance(named, str) else ""
+
+    @property
+    def text(self) -> str:
+        """The text of its last message, input or prompt."""
+        return last_text(self.body)
+
+    @property
+    def refused(self) -> bool:
+        """Whether it was refused because of what it asks."""
+        if self.status == 404 and self.method in ("GET", "DELETE"):  # whether there is such a thing
+            return "no route" in self.words or "not served" in self.words
+        return self.status in REFUSED
+
+    def __str__(self) -> str:
+        status = "no answer" if self.status is None else str(self.status)
+        asked = f" {self.text!r}" if len(self.text) <= _SHOWN else f" {self.text[:_SHOWN]!r}..."
+        lines = [" ".join(filter(None, [status, self.method, self.path, self.model])) + (asked if self.text else "")]
+        return _REDACTOR.text("\n    ".join([*lines, *filter(None, [self.words])]))
+
+
+_REDACTOR = Redactor()
+
+
+def last_text(body: object) -> str:
+    """Return the text of the last message, of the input or of the prompt of a request."""
+    for name in ("messages", "input", "prompt"):
+        found = member(body, name)
+        if isinstance(found, list) and found:
+            found = found[-1]
+        if found:
+            return _text(found)
+    return ""
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(map(_text, value))
+    found = (member(value, name) for name in ("content", "text", "output", "prompt"))
+    return next((_text(one) for one in found if one), "")
+
+
+def words_of_failure(failure: Exception) -> list[str]:
+    """Return what an exception says, place by place."""
+    said = [one.msg for one in failure.problems] if isinstance(failure, InvalidInput) else [str(failure)]
+    return [*filter(None, said)]
+
+
+def words_of(body: bytes) -> str:
+    """Return what an error says, in any format of errors."""
+    data = parsed(body)
+    for path in (("error", "message"), ("detail",), ("reason",)):
+        found = member(data, *path)
+        if isinstance(found, str):
+            return found
+        if isinstance(found, list):
+            return "; ".join(f"{'.'.join(member(one, 'loc') or ())}: {member(one, 'msg')}" for one in found)
+    return ""
+
+
+def parsed(raw: bytes | None) -> Any:
+    try:
+        return None if not raw else json.loads(raw)
+    except ValueError:
+        return None
+
+
+def plain(value: Any) -> Any:
+    """Return JSON data of nested mappings and sequences."""
+    if isinstance(value, Mapping):
+        return {name: plain(inner) for name, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,1 @@
+"""What vendors refuse of a request, in the words and the shape of their errors."""

@@ -1,0 +1,158 @@
+"""What OpenAI refuses of chat completions and responses."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from modelyard.parts.doubles.vendors.refusal import Refusal, member, objects, texts
+from modelyard.parts.doubles.vendors.strict_schemas import why_not_an_object, why_not_strict
+
+NAME = re.compile(r"[a-zA-Z0-9_-]+")
+LONGEST_ID, LONGEST_NAME = 40, 64
+
+Body = Mapping[str, Any]
+
+
+def of_chat(body: Body) -> Iterator[Refusal]:
+    """Yield what is refused of the body of a chat completion."""
+    yield from _empty(body, "messages", "tools", "stop")
+    yield from _only_with(body, "tools", "tool_choice", "parallel_tool_calls", are="'tools' are specified")
+    yield from _only_with(body, "logprobs", "top_logprobs", are="'logprobs' is enabled")
+    if body.get("stream_options") is not None and body.get("stream") is not True:
+        yield Refusal("The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options")
+    if body.get("metadata") and not body.get("store"):
+        yield Refusal("The 'metadata' parameter is only allowed when 'store' is enabled.", "metadata")
+    functions = [member(tool, "function") for tool in objects(body.get("tools"))]
+    yield from _tools(functions, ".function")
+    yield from _chosen(body.get("tool_choice"), [member(function, "name") for function in functions])
+    yield from _unpaired(objects(body.get("messages")))
+    if member(body, "response_format", "type") == "json_object" and not _has_json(body.get("messages")):
+        words = "must contain the word 'json' in some form, to use 'response_format' of type 'json_object'."
+        yield Refusal(f"'messages' {words}", "messages")
+    yield from _form(member(body, "response_format", "json_schema"), "response_format", None)
+
+
+def of_responses(body: Body) -> Iterator[Refusal]:
+    """Yield what is refused of the body of a response."""
+    yield from _empty(body, "input")
+    if not body.get("tools") and _insists(body.get("tool_choice")):
+        yield Refusal("Tool choice 'required' must be specified with 'tools' parameter.", "tool_choice")
+    yield from _tools([tool if tool.get("type") == "function" else None for tool in objects(body.get("tools"))], "")
+    if not body.get("previous_response_id") and not body.get("conversation"):
+        yield from _unpaired_items(objects(body.get("input")))
+    asked = [body.get("input"), body.get("instructions")]
+    if member(body, "text", "format", "type") == "json_object" and not _has_json(asked):
+        words = "must contain the word 'json' in some form to use 'text.format' of type 'json_object'."
+        yield Refusal(f"Response input messages {words}", "input")
+    if member(body, "text", "format", "type") == "json_schema":
+        yield from _form(member(body, "text", "format"), "text.format.schema", "invalid_json_schema")
+
+
+def _empty(body: Body, *names: str) -> Iterator[Refusal]:
+    for name in names:
+        if body.get(name) == []:
+            wanted = "Expected an array with minimum length 1, but got an empty array instead."
+            yield Refusal(f"Invalid '{name}': empty array. {wanted}", name, "empty_array")
+
+
+def _only_with(body: Body, other: str, *names: str, are: str) -> Iterator[Refusal]:
+    for name in names:
+        if body.get(name) is not None and not body.get(other):
+            yield Refusal(f"Invalid value for '{name}': '{name}' is only allowed when {are}.", name)
+
+
+def _insists(choice: object) -> bool:
+    return choice == "required" or isinstance(choice, dict)
+
+
+def _chosen(choice: object, offered: list[Any]) -> Iterator[Refusal]:
+    named = member(choice, "function", "name")
+    if named is not None and named not in offered:
+        yield Refusal(f"Invalid value for 'tool_choice': Tool '{named}' not found in 'tools' parameter.", "tool_choice")
+
+
+def _tools(functions: list[Any], inside: str) -> Iterator[Refusal]:
+    for at, function in enumerate(functions):
+        place = f"tools[{at}]{inside}"
+        if isinstance(function, dict):
+            yield from _named(function.get("name"), f"{place}.name")
+            parameters = function.get("parameters")
+            wrong = why_not_strict(parameters) if function.get("strict") is True else why_not_an_object(parameters)
+            if wrong:
+                words = f"Invalid schema for function '{function.get('name')}': {wrong}"
+                yield Refusal(words, f"{place}.parameters", "invalid_function_parameters")
+
+
+def _named(name: object, place: str) -> Iterator[Refusal]:
+    if not isinstance(name, str):
+        return
+    if not NAME.fullmatch(name):
+        wanted = "Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'."
+        yield Refusal(f"Invalid '{place}': string does not match pattern. {wanted}", place, "invalid_value")
+    yield from _too_long(name, place, LONGEST_NAME)
+
+
+def _too_long(text: object, place: str, most: int) -> Iterator[Refusal]:
+    if isinstance(text, str) and len(text) > most:
+        wanted = f"Expected a string with maximum length {most}, but got a string with length {len(text)} instead."
+        yield Refusal(f"Invalid '{place}': string too long. {wanted}", place, "string_above_max_length")
+
+
+def _form(form: object, param: str, code: str | None) -> Iterator[Refusal]:
+    if isinstance(form, dict):
+        yield from _named(form.get("name"), f"{param.removesuffix('.schema')}.name")
+        wrong = why_not_strict(form.get("schema")) if form.get("strict") is True else ""
+        if wrong:
+            yield Refusal(f"Invalid schema for response_format '{form.get('name')}': {wrong}", param, code)
+
+
+def _has_json(asked: object) -> bool:
+    return any("json" in text.lower() for text in texts(asked))
+
+
+# ---- calls and their answers ---------------------------------------------------------------------------------------
+
+
+def _unpaired(messages: list[Mapping[str, Any]]) -> Iterator[Refusal]:
+    pending: dict[Any, None] = {}
+    for at, message in enumerate([*messages, {}]):
+        place = f"messages.[{at}].role"
+        if message.get("role") == "tool":
+            if message.get("tool_call_id") not in pending:
+                words = "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
+                yield Refusal(f"Invalid parameter: {words}", place)
+            pending.pop(message.get("tool_call_id"), None)
+            continue
+        if pending:
+            yield Refusal(_unanswered(pending), place if at < len(messages) else f"messages.[{at - 1}].role")
+        yield from _empty_calls(message, at)
+        ids = [call.get("id") for call in objects(message.get("tool_calls"))]
+        for number, id_ in enumerate(ids):
+            yield from _too_long(id_, f"messages[{at}].tool_calls[{number}].id", LONGEST_ID)
+        pending = dict.fromkeys(id_ for id_ in ids if isinstance(id_, str))
+
+
+def _empty_calls(message: Mapping[str, Any], at: int) -> Iterator[Refusal]:
+    if message.get("tool_calls") == []:
+        place = f"messages[{at}].tool_calls"
+        wanted = "Expected an array with minimum length 1, but got an empty array instead."
+        yield Refusal(f"Invalid '{place}': empty array. {wanted}", place, "empty_array")
+
+
+def _unanswered(pending: Mapping[Any, None]) -> str:
+    ids = ", ".join(pending)
+    return (
+        "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
+        f"The following tool_call_ids did not have response messages: {ids}"
+    )
+
+
+def _unpaired_items(items: list[Mapping[str, Any]]) -> Iterator[Refusal]:
+    if any(item.get("type") == "item_reference" for item in items):
+        return
+    calls = {item.get("call_id"): None for item in items if item.get("type") == "function_call"}
+    answers = {item.get("call_id"): None for item in items if item.get("type") == "function_call_output"}
+    for id_ in answers.keys() - calls.keys():
+        yield Refusal(f"No tool call found for function call output with call_id {id_}.", "input")
+    for id_ in calls.keys() - answers.keys():
+        yield Refusal(f"No tool output found for function call {id_}.", "input")

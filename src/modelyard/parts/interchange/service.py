@@ -1,0 +1,61 @@
+"""`platform.evaluations.inspect`: runs from logs of Inspect, and logs of runs."""
+
+import os
+
+from modelyard.domain.evaluation.objects import ObjectRef, RefKind, object_id
+from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.identity import Principal
+from modelyard.errors import InvalidInput
+from modelyard.parts.interchange.given_runs import GivenRun, derived_id, keep_run, scorer_ref
+from modelyard.parts.interchange.inspect_logs import read_log
+from modelyard.parts.interchange.written_logs import write_log
+from modelyard.platform.evaluations.result import AnyRun, run_id_of
+from modelyard.platform.evaluations.runs import find_run
+from modelyard.platform.evaluations.stored_run import StoredRun
+from modelyard.platform.paging import named_place
+from modelyard.platform.runtime import Runtime
+
+
+class InspectLogs:
+    """Logs of the evaluation framework Inspect.
+
+    run = platform.evaluations.inspect.read("logs/2026-11-29_quiz.eval", project="demo")
+    platform.evaluations.inspect.write(run, "quiz.json")
+    """
+
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self._runtime, self._principal = runtime, principal
+
+    def read(
+        self, path: str | os.PathLike[str], *, project: str | None = None, entity: str | None = None
+    ) -> EvaluationRun:
+        """Keep a log (.eval or .json) as a run: its samples, scores, usage and times. The same log is the same run.
+
+        The grades C, I and N are bools, P is 0.5. Raises `InvalidInput` naming the file and what is wrong with it,
+        `Forbidden`, OSError.
+        """
+        if self._principal.scope.entity is not None:
+            raise InvalidInput.at("path", msg="only the host may name a file")
+        place = named_place(self._runtime, self._principal, entity, project)
+        log = read_log(path)
+        began, ended = log.times()
+        refs = {name: scorer_ref(place, name) for name in log.scorers}
+        given = GivenRun(
+            derived_id("inspect", *place, log.digest),
+            *place,
+            str(ObjectRef(*place, RefKind.OBJECT, object_id(log.task) or "task")),
+            str(ObjectRef(*place, RefKind.OBJECT, object_id(log.model) or "model")),
+            began,
+            ended,
+            refs,
+            log.reason,
+        )
+        return keep_run(self._runtime, given, log.answers())
+
+    def write(self, run: AnyRun, path: str | os.PathLike[str]) -> None:
+        """Write a run as a log, by the ending JSON or an archive (.eval), for `inspect view` and `read_eval_log`.
+
+        Bools are the grades C and I. The metadata of a sample have its row. Raises `NotFound`, `InvalidInput`.
+        """
+        found = find_run(self._runtime, self._principal, run_id_of(run))
+        write_log(found, StoredRun(self._runtime, found.id).full(), path)

@@ -1,0 +1,48 @@
+"""Prompts as an option of the command line, and on the pages that show and compare runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from click.testing import CliRunner
+
+from modelyard import open_platform
+from modelyard.cli import main
+from modelyard.domain.identity import host
+from modelyard.http.message import Request
+from modelyard.parts.dashboard.app import Dashboard
+
+
+def call(*arguments: object) -> str:
+    told = CliRunner().invoke(main, [str(one) for one in arguments])
+    assert told.exit_code == 0, told.output
+    return told.output
+
+
+def test_two_prompts_of_a_model_are_two_rows_of_every_list_and_table(yard_file: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f"{json.dumps({'q': str(n), 'expected': f'Say {n}'})}\n" for n in range(12)))
+    asked = ("evaluate", "quiz", "echo", "--store", yard_file, "--rows", rows, "--project", "p")
+    call(*asked, "--prompt", "Say {q}", "--system", "Be <brief>.")
+    call(*asked, "--prompt", "{q}")
+    listed = call("runs", "list", "--store", yard_file)
+    assert "prompt 'Say {q}'" in listed
+    assert "system 'Be <brief>.'" in listed
+    with open_platform(yard_file) as platform:
+        plain, said = platform.evaluations.runs.list_all(order="desc")
+        table = str(platform.evaluations.compare_all([plain, said]))
+        assert "echo, system 'Be <brief>.', prompt 'Say {q}' is better than echo, prompt '{q}' on exact_match." in table
+        reader: Any = Dashboard(platform, reader=host())
+
+        def page(path: str, **query: str) -> str:
+            request = Request("GET", f"/dashboard/{path}", urlencode(query), [("host", "127.0.0.1")], iter([b""]))
+            body: Any = reader.handle(request).body
+            return (body if isinstance(body, bytes) else b"".join(body)).decode()
+
+        for shown in (page("runs"), page(f"runs/{said.id}"), page("compare", baseline=plain.id, candidate=said.id)):
+            assert "Say {q}" in shown
+            assert "<brief>" not in shown
+            assert "Be &lt;brief&gt;." in shown
+        assert "Scores of these models" in page("runs")  # a line for each prompt
+        assert "2 runs compared, all pairs" in page("comparisons/evaluation", name=said.evaluation)

@@ -1,0 +1,389 @@
+"""A double refuses what its vendor refuses, with that vendor's error, through every door."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelyard import EchoBackend, Platform, Settings, open_platform
+from modelyard.errors import InvalidInput
+from modelyard.parts.doubles.vendors.profiles import vendor_refusal
+from modelyard.parts.doubles.vendors.strict_schemas import why_not_strict
+from modelyard.testing import HttpxTransport, served, watch_requests
+
+CHAT, RESPONSES, MESSAGES = "/inference/v1/chat/completions", "/v1/responses", "/v1/messages"
+ASK: Any = {"role": "user", "content": "go"}
+STRICT = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
+OPEN = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+PARTIAL = {**STRICT, "required": []}
+NESTED = {**STRICT, "properties": {"a": OPEN}}
+
+
+def tool(name: str = "f", **more: Any) -> Any:
+    return {"type": "function", "function": {"name": name, "parameters": STRICT, **more}}
+
+
+def called(*ids: str) -> Any:
+    calls = [{"id": id_, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id_ in ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def result(id_: str) -> Any:
+    return {"role": "tool", "tool_call_id": id_, "content": "found"}
+
+
+def form(schema: Any, **more: Any) -> Any:
+    return {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema, **more}}
+
+
+NO_ANSWER = (
+    "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
+    "The following tool_call_ids did not have response messages: "
+)
+NO_CALL = "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
+ALONE = "Invalid value for '{0}': '{0}' is only allowed when 'tools' are specified."
+FORBID = "'additionalProperties' is required to be supplied and to be false."
+REQUIRE = "'required' is required to be supplied and to be an array including every key in properties. Missing 'a'."
+JSON = "'messages' must contain the word 'json' in some form, to use 'response_format' of type 'json_object'."
+
+OF_CHAT: Any = {
+    "a lone answer": ({"messages": [ASK, result("a")]}, NO_CALL, "messages.[1].role", None),
+    "another id": ({"messages": [ASK, called("a"), result("b")]}, NO_CALL, "messages.[2].role", None),
+    "no answer": ({"messages": [ASK, called("a", "b"), ASK]}, NO_ANSWER + "a, b", "messages.[2].role", None),
+    "no answer at the end": ({"messages": [ASK, called("a")]}, NO_ANSWER + "a", "messages.[1].role", None),
+    "a choice without tools": ({"tool_choice": "auto"}, ALONE.format("tool_choice"), "tool_choice", None),
+    "parallel calls without tools": (
+        {"parallel_tool_calls": False},
+        ALONE.format("parallel_tool_calls"),
+        "parallel_tool_calls",
+        None,
+    ),
+    "a tool that is not offered": (
+        {"tools": [tool()], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+        "Invalid value for 'tool_choice': Tool 'g' not found in 'tools' parameter.",
+        "tool_choice",
+        None,
+    ),
+    "json without the word": ({"response_format": {"type": "json_object"}}, JSON, "messages", None),
+    "an open strict schema": (
+        {"response_format": form(OPEN)},
+        f"Invalid schema for response_format 'x': In context=(), {FORBID}",
+        "response_format",
+        None,
+    ),
+    "an optional member": (
+        {"response_format": form(PARTIAL)},
+        f"Invalid schema for response_format 'x': In context=(), {REQUIRE}",
+        "response_format",
+        None,
+    ),
+    "a nested open schema": (
+        {"response_format": form(NESTED)},
+        f"Invalid schema for response_format 'x': In context=('properties', 'a'), {FORBID}",
+        "response_format",
+        None,
+    ),
+    "a list as form": (
+        {"response_format": form({"type": "array"})},
+        "Invalid schema for response_format 'x': schema must be a JSON Schema of 'type: \"object\"', "
+        "got 'type: \"array\"'.",
+        "response_format",
+        None,
+    ),
+    "an open strict tool": (
+        {"tools": [tool(strict=True, parameters=OPEN)]},
+        f"Invalid schema for function 'f': In context=(), {FORBID}",
+        "tools[0].function.parameters",
+        "invalid_function_parameters",
+    ),
+    "the name of a tool": (
+        {"tools": [tool("look up")]},
+        "Invalid 'tools[0].function.name': string does not match pattern. "
+        "Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'.",
+        "tools[0].function.name",
+        "invalid_value",
+    ),
+    "a long id": (
+        {"messages": [ASK, called("a" * 41), result("a" * 41)]},
+        "Invalid 'messages[1].tool_calls[0].id': string too long. "
+        "Expected a string with maximum length 40, but got a string with length 41 instead.",
+        "messages[1].tool_calls[0].id",
+        "string_above_max_length",
+    ),
+    "no tools": (
+        {"tools": []},
+        "Invalid 'tools': empty array. Expected an array with minimum length 1, but got an empty array instead.",
+        "tools",
+        "empty_array",
+    ),
+    "metadata of nothing stored": (
+        {"metadata": {"a": "b"}},
+        "The 'metadata' parameter is only allowed when 'store' is enabled.",
+        "metadata",
+        None,
+    ),
+}
+
+ITEM = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+OF_RESPONSES: Any = {
+    "a lone output": (
+        {"input": [ASK, {"type": "function_call_output", "call_id": "b", "output": "x"}]},
+        "No tool call found for function call output with call_id b.",
+        "input",
+        None,
+    ),
+    "no output": ({"input": [ASK, ITEM]}, "No tool output found for function call a.", "input", None),
+    "json without the word": (
+        {"text": {"format": {"type": "json_object"}}},
+        "Response input messages must contain the word 'json' in some form to use 'text.format' of type 'json_object'.",
+        "input",
+        None,
+    ),
+    "an open strict schema": (
+        {"text": {"format": {"type": "json_schema", "name": "x", "strict": True, "schema": OPEN}}},
+        f"Invalid schema for response_format 'x': In context=(), {FORBID}",
+        "text.format.schema",
+        "invalid_json_schema",
+    ),
+    "an open strict tool": (
+        {"tools": [{"type": "function", "name": "f", "strict": True, "parameters": OPEN}]},
+        f"Invalid schema for function 'f': In context=(), {FORBID}",
+        "tools[0].parameters",
+        "invalid_function_parameters",
+    ),
+    "a choice without tools": (
+        {"tool_choice": "required"},
+        "Tool choice 'required' must be specified with 'tools' parameter.",
+        "tool_choice",
+        None,
+    ),
+}
+
+USE = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}
+RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "x"}]}
+TOOLS = [{"name": "f", "input_schema": {"type": "object"}}]
+THINK = {"type": "enabled", "budget_tokens": 1024}
+OF_MESSAGES: Any = {
+    "no result": (
+        {"messages": [ASK, USE, ASK], "tools": TOOLS},
+        "messages.1: `tool_use` ids were found without `tool_result` blocks immediately after: a. Each `tool_use` "
+        "block must have a corresponding `tool_result` block in the next message.",
+    ),
+    "a lone result": (
+        {"messages": [RESULT], "tools": TOOLS},
+        "messages.0.content.0: unexpected `tool_use_id` found in `tool_result` blocks: a. Each `tool_result` block "
+        "must have a corresponding `tool_use` block in the previous message.",
+    ),
+    "results without tools": (
+        {"messages": [ASK, USE, RESULT]},
+        "Requests which include `tool_use` or `tool_result` blocks must define tools",
+    ),
+    "a choice without tools": (
+        {"tool_choice": {"type": "any"}},
+        "tool_choice may only be specified while providing tools",
+    ),
+    "a small budget": (
+        {"thinking": {"type": "enabled", "budget_tokens": 1023}, "max_tokens": 4096},
+        "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024",
+    ),
+    "a budget beyond the answer": (
+        {"thinking": THINK, "max_tokens": 1024},
+        "`max_tokens` must be greater than `thinking.budget_tokens`.",
+    ),
+    "a temperature while thinking": (
+        {"thinking": THINK, "max_tokens": 4096, "temperature": 0.5},
+        "`temperature` may only be set to 1 when thinking is enabled.",
+    ),
+    "a forced tool while thinking": (
+        {"thinking": THINK, "max_tokens": 4096, "tools": TOOLS, "tool_choice": {"type": "tool", "name": "f"}},
+        "Thinking may not be enabled when tool_choice forces tool use.",
+    ),
+    "an id": (
+        {"messages": [ASK, {"role": "assistant", "content": [{**USE["content"][0], "id": "a.b"}]}], "tools": TOOLS},  # type: ignore[dict-item]
+        "messages.1.content.0.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'",
+    ),
+    "two tools of one name": ({"tools": TOOLS * 2}, "tools: Tool names must be unique."),
+    "an empty text": (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}]}]},
+        "messages: text content blocks must be non-empty",
+    ),
+    "a space at the end": (
+        {"messages": [ASK, {"role": "assistant", "content": "I say "}]},
+        "messages: final assistant content cannot end with trailing whitespace",
+    ),
+}
+
+
+def openai_error(message: str, param: str | None, code: str | None) -> Any:
+    return {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}
+
+
+def anthropic_error(message: str) -> Any:
+    return {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
+
+
+CASES: Any = [
+    *(
+        pytest.param(CHAT, {"messages": [ASK], **b}, openai_error(*e), id=f"chat: {n}")
+        for n, (b, *e) in OF_CHAT.items()
+    ),
+    *(
+        pytest.param(RESPONSES, {"input": "go", **b}, openai_error(*e), id=f"responses: {n}")
+        for n, (b, *e) in OF_RESPONSES.items()
+    ),
+    *(
+        pytest.param(MESSAGES, {"max_tokens": 9, "messages": [ASK], **b}, anthropic_error(*e), id=f"messages: {n}")
+        for n, (b, *e) in OF_MESSAGES.items()
+    ),
+]
+each_case = pytest.mark.parametrize(("path", "body", "error"), CASES)
+
+
+@pytest.fixture
+def strict() -> Iterator[Platform]:
+    with open_platform(backend=EchoBackend(["m"])) as platform:
+        watch_requests(platform)
+        yield platform
+
+
+def asked(platform: Platform, path: str, body: Any, key: str | None = None) -> httpx.Response:
+    headers = {"authorization": f"Bearer {key or platform.keys.create().secret}"}
+    with httpx.Client(transport=HttpxTransport(platform), base_url="http://any.invalid") as client:
+        return client.post(path, json={"model": "m", **body}, headers=headers)
+
+
+@each_case
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_vendor_refuses_with_its_own_error(strict: Platform, path: str, body: Any, error: Any, stream: bool) -> None:
+    answer = asked(strict, path, {**body, "stream": stream})
+    assert (answer.status_code, answer.json()) == (400, error)
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    assert not list(strict.usage.list())
+
+
+@each_case
+def test_so_it_does_on_an_event_loop(strict: Platform, path: str, body: Any, error: Any) -> None:
+    headers = {"authorization": f"Bearer {strict.keys.create().secret}"}
+
+    async def ask() -> httpx.Response:
+        async with httpx.AsyncClient(transport=HttpxTransport(strict), base_url="http://any.invalid") as client:
+            return await client.post(path, json={"model": "m", **body}, headers=headers)
+
+    assert asyncio.run(ask()).json() == error
+
+
+@pytest.mark.servers
+def test_so_does_a_server(strict: Platform) -> None:
+    headers = {"authorization": f"Bearer {strict.keys.create().secret}"}
+    with served(strict) as url, httpx.Client(base_url=url, headers=headers) as client:
+        for case in CASES:
+            path, body, error = case.values
+            assert client.post(path, json={"model": "m", **body}).json() == error, case.id
+        assert client.post(CHAT, json={"model": "m", "messages": [ASK]}).status_code == 200
+
+
+@each_case
+def test_who_calls_is_asked_first(strict: Platform, path: str, body: Any, error: Any) -> None:
+    assert asked(strict, path, body, key="wrong").status_code == 401
+
+
+@each_case
+@pytest.mark.parametrize("lenient", ["settings", "vllm"])
+def test_leniency_is_a_choice(path: str, body: Any, error: Any, lenient: str) -> None:
+    with open_platform(backend=EchoBackend(["m"]), settings=Settings(strict_conversations=False)) as platform:
+        watch_requests(platform, "vllm" if lenient == "vllm" else None)
+        assert asked(platform, path, body).json() != error
+
+
+def test_what_vendors_take_is_taken(strict: Platform) -> None:
+    thinking = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000, "temperature": 1}
+    taken: Any = [
+        (CHAT, {"messages": [ASK, called("a", "b"), result("b"), result("a")], "tools": [tool()]}),
+        (CHAT, {"messages": [{"role": "user", "content": "as JSON"}], "response_format": {"type": "json_object"}}),
+        (CHAT, {"messages": [ASK], "tools": [tool(strict=True)], "tool_choice": "auto", "parallel_tool_calls": True}),
+        (CHAT, {"messages": [ASK], "response_format": form(STRICT)}),
+        (CHAT, {"messages": [ASK], "response_format": form(OPEN, strict=False)}),
+        (CHAT, {"messages": [ASK], "metadata": {"a": "b"}, "store": True}),
+        (RESPONSES, {"input": "go", "text": {"format": {"type": "json_object"}}, "instructions": "in json"}),
+        (RESPONSES, {"input": [ASK, ITEM, {"type": "function_call_output", "call_id": "a", "output": "x"}]}),
+        (MESSAGES, {"messages": [ASK, USE, RESULT], "tools": TOOLS, "max_tokens": 9}),
+        (MESSAGES, {"messages": [ASK], **thinking}),
+    ]
+    for path, body in taken:
+        answer = asked(strict, path, body)
+        assert answer.status_code == 200, (body, answer.text)
+
+
+def test_a_profile_has_the_paths_of_its_vendor(strict: Platform) -> None:
+    watch_requests(strict, "openai")
+    answer = asked(strict, MESSAGES, {"max_tokens": 9, "messages": [ASK]})
+    assert (answer.status_code, answer.json()) == (404, openai_error("Invalid URL (POST /v1/messages)", None, None))
+    watch_requests(strict, "anthropic")
+    answer = asked(strict, RESPONSES, {"input": "go"})
+    error = {"type": "not_found_error", "message": "Not found"}
+    assert (answer.status_code, answer.json()) == (404, {"type": "error", "error": error})
+
+
+def test_errors_of_vllm_have_its_shape() -> None:
+    with open_platform(backend=EchoBackend(["m"])) as platform:
+        watch_requests(platform, "vllm")
+        unknown = asked(platform, CHAT, {"messages": [ASK], "model": "x"})
+        error = unknown.json()["error"]
+        assert (unknown.status_code, error["type"], error["code"]) == (404, "NotFoundError", 404)
+        wrong = asked(platform, CHAT, {"messages": [ASK], "temperature": 9}).json()["error"]
+        assert (wrong["type"], wrong["code"], wrong["param"]) == ("BadRequestError", 400, "temperature")
+
+
+def test_a_profile_that_there_is_not_is_refused(strict: Platform) -> None:
+    with pytest.raises(InvalidInput, match="'openai', 'anthropic', 'vllm'"):
+        watch_requests(strict, "opnai")  # type: ignore[arg-type]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["type", "role", "content", "tool_calls", "id", "function", "name", "parameters", "strict"])
+            | st.sampled_from(
+                ["properties", "required", "anyOf", "items", "$defs", "tool_use_id", "call_id", "schema"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+MEMBERS = ["messages", "input", "tools", "tool_choice", "response_format", "text", "thinking", "max_tokens", "metadata"]
+
+
+@given(st.dictionaries(st.sampled_from(MEMBERS), json_values), st.sampled_from([CHAT, RESPONSES, MESSAGES]))
+def test_any_body_is_taken_or_refused_with_an_error(body: Any, path: str) -> None:
+    refused = vendor_refusal(None, "POST", path, body)
+    assert refused is None or isinstance(json.loads(refused[1])["error"]["message"], str)
+
+
+@given(json_values)
+def test_any_schema_is_judged(schema: Any) -> None:
+    assert isinstance(why_not_strict(schema), str)
+
+
+turns = st.lists(
+    st.just(ASK)
+    | st.lists(st.sampled_from("abc"), min_size=1, max_size=2, unique=True).map(lambda ids: called(*ids))
+    | st.sampled_from("abc").map(result),
+    max_size=5,
+)
+
+
+@given(turns)
+def test_a_vendor_and_the_platform_refuse_the_same_conversations(messages: Any) -> None:
+    body = {"messages": [ASK, *messages], "tools": [tool()]}
+    with open_platform(backend=EchoBackend(["m"])) as platform:
+        refused = asked(platform, CHAT, body).status_code == 400
+    assert (vendor_refusal(None, "POST", CHAT, body) is not None) is refused

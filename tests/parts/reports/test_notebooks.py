@@ -1,0 +1,66 @@
+"""What a notebook shows of rows, of jobs that wait, and of listings."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from modelyard import Example, Message, Role, open_platform
+from modelyard.platform.platform import Platform
+
+
+@pytest.fixture
+def platform() -> Iterator[Platform]:
+    with open_platform(project="demo") as opened:
+        yield opened
+
+
+def test_rows_are_a_table_of_what_was_asked_its_output_and_scores(platform: Platform) -> None:
+    chat = [{"role": "system", "content": "s"}, {"role": "user", "content": "<b>hi</b>"}]
+    rows = [{"messages": chat, "expected": "x"}, {"question": 1, "prompt": "ask me"}]
+    result = platform.evaluations.run("e", "echo", rows)
+    shown = result.rows._repr_html_()
+    assert "&lt;b&gt;hi&lt;/b&gt;" in shown
+    assert "ask me" in shown
+    assert "exact_match" in shown
+    assert "<b>hi" not in shown
+    assert repr(result.rows) == f"<2 rows of run {result.run.id}>"
+
+
+def test_more_rows_than_are_shown_say_so(platform: Platform) -> None:
+    rows = [{"prompt": f"n{number}", "expected": ""} for number in range(60)]
+    result = platform.evaluations.run("e", "echo", rows)
+    assert "and more" in result.rows._repr_html_()
+    assert "n59" not in result.rows._repr_html_()
+    assert "There are no rows." in result.errors._repr_html_()
+
+
+def test_a_job_that_waits_shows_where_it_stands_and_then_its_plot(platform: Platform) -> None:
+    model = platform.models.create("m", base_model="tabular-mini")
+    job = platform.training.sft(model, [Example((Message(Role.USER, "a"), Message(Role.ASSISTANT, "b")))])
+    waiting = job._repr_html_()
+    assert "<svg" not in waiting
+    assert "queued" in waiting
+    assert "demo/m" in waiting
+    job.wait()
+    assert "<svg" in job._repr_html_()
+
+
+def test_times_of_the_catalogue_are_dates_and_digests_are_cut(platform: Platform) -> None:
+    created = next(iter(platform.catalogue.list())).created
+    table = platform.catalogue.list()._repr_html_()
+    assert str(created) not in table
+    assert "2026-01-01 00:00:00" in table
+    model = platform.models.create("m", base_model="tabular-mini")
+    (checkpoint,) = platform.models.checkpoints(model).page(1).items
+    assert f">{checkpoint.digest}<" not in platform.models.checkpoints(model)._repr_html_()
+
+
+def test_checkpoints_show_what_was_measured(platform: Platform) -> None:
+    model = platform.models.create("m", base_model="tabular-mini")
+    platform.training.sft(model, [Example((Message(Role.USER, "a"), Message(Role.ASSISTANT, "b")))]).wait()
+    *_, trained = platform.models.checkpoints(model)
+    assert trained.metrics
+    shown = platform.models.checkpoints(model)._repr_html_()
+    for name, value in trained.metrics.items():
+        assert name.replace("_", " ") in shown
+        assert f"{value:.4g}" in shown
