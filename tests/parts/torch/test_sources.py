@@ -245,3 +245,10 @@ def test_names_of_a_hub(name: str) -> None:
 )
 def test_what_is_no_name_of_a_hub(name: Any) -> None:
     assert not is_hub_name(name)
+
+
+@pytest.mark.parametrize("words", [("",), ("org/name", "--revision", ""), ("org/name", "--id", " ")])
+def test_what_is_empty_is_refused_before_anything_is_asked(words: tuple[str, ...]) -> None:
+    said = CliRunner().invoke(main, ["base-models", "add", *words])
+    assert said.exit_code == 2
+    assert "is empty" in said.output

@@ -5,7 +5,7 @@ from decimal import Decimal, InvalidOperation
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.terminal import StoreName, json_option, opened, printable_store, show_values, store_option
+from modelyard.cli.terminal import StoreName, json_option, not_empty, opened, printable_store, show_values, store_option
 from modelyard.domain.catalogue import Pricing
 from modelyard.parts.torch.records import Tuning
 from modelyard.parts.torch.sources import BaseSource, read_source
@@ -37,9 +37,13 @@ def base_models() -> None:
 
 @base_models.command("add")
 @store_option
-@click.argument("path", metavar="PATH|ORG/NAME")
-@click.option("--id", "model_id", help="How requests name it; by default its name, or that of its folder.")
-@click.option("--revision", help="The branch, tag or commit of a model of a hub.  [default: its main branch]")
+@click.argument("path", metavar="PATH|ORG/NAME", callback=not_empty)
+@click.option(
+    "--id", "model_id", callback=not_empty, help="How requests name it; by default its name, or that of its folder."
+)
+@click.option(
+    "--revision", callback=not_empty, help="The branch, tag or commit of a model of a hub.  [default: its main branch]"
+)
 @click.option("--name", help="Its name in the catalogue; its id by default.")
 @click.option("--price-prompt", type=usd, default="0", help="Per token of a prompt.")
 @click.option("--price-completion", type=usd, default="0", help="Per token of an answer.")
