@@ -52,9 +52,15 @@ WITH_STORE = {
 }
 MAKES_ONE = {("serve",), ("keys", "create"), ("train", "import"), ("webhooks", "add"), ("base-models", "add")}
 """Commands that make the store that they are given, if it is not there."""
-READS_FIRST = {("train", "import")}
+READS_FIRST = {("train", "import"), ("base-models", "add")}
 """Commands that read their data before they open a store."""
-VALUES = {"backup": ["copy.db"], "work": ["--concurrency", "1"], "keep": ["events", "30"], "budget set": ["acme", "1"]}
+VALUES = {
+    "backup": ["copy.db"],
+    "work": ["--concurrency", "1"],
+    "keep": ["events", "30"],
+    "budget set": ["acme", "1"],
+    "runs write-log": ["1", "log.json"],
+}
 
 
 def words_of(name: tuple[str, ...], folder: Path) -> list[str]:
