@@ -41,9 +41,6 @@ def server_folder() -> Path | None:
 class PostgresServer:
     """A server that this process starts and stops. It refuses to run as root, so it is then run as another user."""
 
-    _new: Path | None = None
-    """What `initdb` made for the first server, and the next ones of this process copy in a tenth of the time."""
-
     def __init__(self, binaries: Path, of: "PostgresServer | None" = None, **settings: str) -> None:
         """Start a server; as a standby that follows the server `of`, if that is given."""
         self._binaries = binaries
@@ -53,7 +50,7 @@ class PostgresServer:
         if self._as:
             shutil.chown(self.folder, self._as["user"], self._as["group"])
         if of is None:
-            self._initialise()
+            self._call("initdb", "-D", self._data, "-U", "yard", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
         else:
             self._call(
                 "pg_basebackup", "-D", self._data, "-h", of.folder, "-U", "yard", "-R", "-c", "fast", "--no-sync"
@@ -65,12 +62,6 @@ class PostgresServer:
             file.writelines(f"{name} = {value}\n" for name, value in options.items())
         self._databases = 0
         self.start()
-
-    def _initialise(self) -> None:
-        if PostgresServer._new is None:
-            PostgresServer._new = new = self.folder / "new"
-            self._call("initdb", "-D", new, "-U", "yard", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-        subprocess.run(["cp", "-a", PostgresServer._new, self._data], check=True)
 
     def start(self) -> None:
         """Start it, again if it was stopped, and wait until it answers."""
@@ -94,8 +85,6 @@ class PostgresServer:
         """Stop it and remove its folder."""
         if self._process.poll() is None:
             self.stop("immediate")
-        if PostgresServer._new is not None and PostgresServer._new.parent == self.folder:
-            PostgresServer._new = None
         shutil.rmtree(self.folder)
 
     def address(self, database: str = "postgres", user: str = "yard") -> str:
