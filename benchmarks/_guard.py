@@ -28,11 +28,17 @@ COUNTED = (
     "asgi-n8",
     "asgi-history",
     "asgi-stream-options",
+    "asgi-training",
+    "asgi-messages",
+    "asgi-rate-limit",
+    "asgi-store",
     "asgi-sqlite",
+    "asgi-sqlite-store",
     "events-sqlite",
 )
 """An echo completion, priced and booked: in process, in memory and in SQLite; through the ASGI application plain, with
-what agents send, streamed and on SQLite; and a step of a training run in SQLite."""
+what agents send, streamed, with details, in another format, limited, stored and on SQLite; and a step of a training run
+in SQLite."""
 ALLOWED, NOTICED = 1.02, 0.98
 KEEP = "python -m benchmarks guard --keep"
 

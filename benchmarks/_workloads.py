@@ -413,6 +413,7 @@ WORKLOADS: dict[str, Callable[[ExitStack], Call]] = {
     "asgi-training": asking(path="/v1/chat/completions"),
     "asgi-store": asking({"store": True}),
     "asgi-sqlite-store": asking({"store": True}, on_disk=True),
+    "asgi-messages": asking({"max_tokens": 64}, path="/v1/messages", headers={"anthropic-version": "2023-06-01"}),
     "asgi-rate-limit": asking(requests_per_minute=10**6),
     "asgi-long": asking(messages=WORDS),
     "asgi-long-cut": asking({"max_tokens": 10}, messages=WORDS),

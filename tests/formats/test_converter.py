@@ -19,11 +19,11 @@ from modelyard.formats.chat.messages import AssistantMessage
 from modelyard.formats.constraints import Length, Matching, Unsupported, Within
 from modelyard.formats.converter import (
     MAX_PROBLEMS,
+    filled_text,
     structure,
     structure_exactly,
     tag_of,
     unstructure,
-    unstructure_filled,
 )
 
 
@@ -268,7 +268,7 @@ def test_what_has_a_default_is_left_out_where_it_has_it_and_nothing_else_is() ->
 
 
 def test_what_is_kept_filled_has_every_value_that_is_neither_none_nor_empty() -> None:
-    assert unstructure_filled(Drawing("x", (Square("square"),), note=None, tags={})) == {
+    assert json.loads(filled_text(Drawing("x", (Square("square"),), note=None, tags={}))) == {
         "name": "x",
         "shapes": [{"type": "square", "side": 1}],
         "colour": "red",

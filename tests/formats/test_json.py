@@ -144,7 +144,7 @@ def test_a_value_that_is_not_finite_is_refused_at_its_place() -> None:
         checked_dumps({"trajectories": [{"reward": 1.0}, {"reward": math.nan}]}, at=("data", 0))
     endless: list[object] = []
     endless.append(endless)
-    with pytest.raises(InvalidInput, match="cannot be kept as JSON: Circular reference"):
+    with pytest.raises(InvalidInput, match="cannot be kept as JSON: too deep, or contains itself"):
         checked_dumps(endless)
 
 

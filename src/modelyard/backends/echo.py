@@ -32,7 +32,7 @@ from modelyard.domain.completion import (
 from modelyard.domain.frozen_fast import maker
 from modelyard.protocols import Capabilities, Deltas, ServedModel
 
-_text_delta = maker(Delta)
+_text_delta, _logprob = maker(Delta), maker(TokenLogprob)
 _REQUIRED, _TEXT, _USER, _STOP = ToolMode.REQUIRED, ResponseType.TEXT, Role.USER, FinishReason.STOP
 
 LONGEST, _FEW = 1024, 4
@@ -189,8 +189,10 @@ def split_tokens(text: str) -> list[str]:
 
 def count(text: str) -> int:
     breaks = text.count("\n") if "\n" in text else 0  # testing for one is much faster than counting
-    words = text.count(" ") + breaks + (text != "" and text[0] not in " \n")
-    return words + _further_tokens(text) if len(text) > LONGEST else words
+    words = breaks + (text != "" and text[0] not in " \n")
+    if len(text) <= LONGEST:
+        return words + text.count(" ")
+    return words + (text.count(" ") if " " in text else 0) + _further_tokens(text)
 
 
 def _further_tokens(text: str) -> int:
@@ -324,12 +326,13 @@ def _deltas(pieces: list[_Piece], request: CompletionRequest, reason: FinishReas
 
 
 def _delta(group: Sequence[_Piece], request: CompletionRequest, first: bool, ending: FinishReason | None) -> Delta:
+    words = [piece.word for piece in group]
     return Delta(
         text="".join(piece.word for piece in group if piece.call is None and not piece.is_reasoning),
         tokens=len(group),
         tool_call=group[0].call if group else None,
-        logprobs=logprobs([piece.word for piece in group], request),
-        token_ids=token_ids([piece.word for piece in group], request),
+        logprobs=logprobs(words, request),
+        token_ids=token_ids(words, request),
         prompt_token_ids=prompt_ids(request.messages) if request.return_token_ids and first else (),
         finish_reason=ending,
         reasoning="".join(piece.word for piece in group if piece.is_reasoning),
@@ -345,7 +348,8 @@ def token_ids(tokens: Sequence[str], request: CompletionRequest) -> tuple[int, .
 
 
 def _certain(word: str, with_top: bool) -> TokenLogprob:
-    alone = TokenLogprob(word, 0.0, tuple(_encoded(word)), id=token_id(word))
+    raw = _encoded(word)
+    alone = _logprob(word, 0.0, tuple(raw), id=crc32(raw))
     return attrs.evolve(alone, top=(alone,)) if with_top else alone
 
 

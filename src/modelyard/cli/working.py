@@ -1,9 +1,6 @@
 """The command that runs queued jobs, and the executors of served platforms."""
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -120,23 +117,6 @@ def work(
             logger.info("worker %s is stopping", worker.id)
         else:
             raise click.ClickException(ENDED.format(worker.id))
-
-
-@contextmanager
-def ending_with_workers(platform: Platform) -> Iterator[None]:
-    """Have a worker that fails interrupt the main thread, and raise `click.ClickException` then."""
-    failed, main = list[str](), threading.main_thread().ident or 0
-
-    def interrupt(worker_id: str) -> None:
-        failed.append(worker_id)
-        signal.pthread_kill(main, signal.SIGINT)
-
-    platform.on_worker_failure(interrupt)
-    try:
-        yield
-    finally:
-        if failed:
-            raise click.ClickException(ENDED.format(failed[0]))
 
 
 def executor_of(platform: Platform, store: StoreName, concurrency: int, isolate: bool, log: str) -> Executor:

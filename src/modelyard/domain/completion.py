@@ -12,7 +12,8 @@ from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequen
 from modelyard.errors import Problem
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class TokenLogprob:
     """A token and its natural-log probability (<= 0). An end-of-turn token has empty text and bytes. `rank` counts from
     1, the likeliest; tokens of a prompt have it."""
@@ -239,6 +240,11 @@ class CompletionRequest:
     @copies
     def choosing(self, n: int, sampling: Sampling) -> "CompletionRequest":
         """Return a copy that asks for so many choices, drawn like this."""
+        raise NotImplementedError
+
+    @copies
+    def detailed(self, logprobs: bool, return_token_ids: bool) -> "CompletionRequest":
+        """Return a copy that asks for these details."""
         raise NotImplementedError
 
 

@@ -69,7 +69,8 @@ class Limits:
         )
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class RateStand:
     """How many of its `limit` requests a minute a key may make at once; after `reset` seconds it may make all."""
 

@@ -1,8 +1,11 @@
 """Declarations of records, from which every store builds its tables and indexes, and pages of listings."""
 
 import copyreg
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
+from json.scanner import make_scanner
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
@@ -23,9 +26,58 @@ EMPTY: Mapping[Any, Any] = MappingProxyType({})
 """An empty mapping, for defaults."""
 
 
+def _read_only(value: Any) -> Any:
+    return tuple(map(_read_only, value)) if type(value) is list else value
+
+
+def _members(members: dict[str, Any]) -> Mapping[str, Any]:
+    return MappingProxyType({name: _read_only(value) for name, value in members.items()})
+
+
+_decode = make_scanner(json.JSONDecoder(object_hook=_members))  # type: ignore[arg-type]  # a decoder, as json does
+
+
+def read_frozen(text: str) -> Any:
+    """Return the value of a JSON text that begins and ends without a space, with read-only mappings and tuples. Raises
+    `ValueError` for any other string."""
+    try:
+        value, end = _decode(text, 0)
+    except StopIteration as at:
+        raise ValueError(f"there is no JSON value at character {at.value}") from None
+    if end != len(text):
+        raise ValueError(f"there is more text after the JSON value, at character {end}")
+    return _read_only(value)
+
+
+class WrittenMapping(Mapping[str, Any]):
+    """A read-only mapping by its JSON text, which is read when somebody looks into it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @cached_property
+    def _members(self) -> Mapping[str, Any]:
+        return read_frozen(self.text)  # type: ignore[no-any-return]
+
+    def __getitem__(self, name: str) -> Any:
+        return self._members[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __repr__(self) -> str:
+        return repr(self._members)
+
+
+_READ_ONLY = frozenset({MappingProxyType, WrittenMapping})
+
+
 def frozen_mapping(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
     """Return a read-only copy of the mapping: stores share objects, so nothing inside a record may change."""
-    return value if type(value) is MappingProxyType else MappingProxyType(dict(value))
+    return value if type(value) in _READ_ONLY else MappingProxyType(dict(value))
 
 
 def _parts(mapping: MappingProxyType[Any, Any]) -> tuple[Any, ...]:

@@ -260,7 +260,8 @@ class Admission:
 RATE_PERIOD = 60.0
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class RateLimit:
     """The use of a key's rate, by the generic cell rate algorithm (GCRA). `arrival` is the theoretical arrival time of
     its next request: when its bucket is full again. It is in seconds since the epoch, of the store's clock."""

@@ -7,11 +7,14 @@ classes. Of several classes in a union, the Literal field (`type`, `role`, ...) 
 validators that raise ValueError. Rules on several fields are checked in `__attrs_post_init__`, which may also raise
 `InvalidInput` with a place. A field may bring its own hook: `metadata={"parser": function of the value}`."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum, StrEnum
-from operator import attrgetter
+from functools import cache
+from itertools import compress
+from operator import attrgetter, is_not
 from types import UnionType
 from typing import Any, Never, TypeVar, Union, get_args
 
@@ -20,19 +23,21 @@ from cattrs import Converter
 from cattrs.cols import is_mapping, mapping_unstructure_factory
 from cattrs.fns import identity
 
+from modelyard.domain.canonical import json_encoder
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.converter_errors import FAULTS, UNKNOWN, problems_in
+from modelyard.formats.json import has_suspicious_number, loads
 from modelyard.formats.structure_hooks import add_structure_hooks, either, is_any, is_of, tag_of
 
 __all__ = [
     "MAX_PROBLEMS",
     "UNKNOWN",
     "either",
+    "filled_text",
     "structure",
     "structure_exactly",
     "tag_of",
     "unstructure",
-    "unstructure_filled",
 ]
 
 T = TypeVar("T")
@@ -78,10 +83,50 @@ def unstructure(value: Any) -> Any:
         raise InvalidInput.at(msg="is nested too deeply, or contains itself", type="json_invalid") from None
 
 
-def unstructure_filled(value: Any) -> Any:
-    """Return the JSON data of a value as `unstructure` does, but with every field that is neither None nor empty. An
-    empty field with the default None is there, too: it is not the same."""
-    return _FILLED.unstructure(value)
+def filled_text(value: object) -> str:
+    """Return the JSON text of a value as `unstructure` does, but with every field that is neither None nor empty. An
+    empty field with the default None is there, too: it is not the same. Raises ValueError and `InvalidInput` for what
+    no store keeps."""
+    text = "".join(_write(value, 0))
+    if has_suspicious_number(raw := text.encode()):
+        loads(raw, max_depth=len(raw), max_structure=len(raw))
+    return text
+
+
+def _filled(value: Any) -> Any:
+    kind: Any = type(value)
+    if (members := _members(kind)) is None:
+        return _LENIENT[0].unstructure(value)
+    read, defaults, usual, names = members
+    filled, values = usual.copy(), read(value)
+    for (name, nothing), part in compress(zip(names, values), map(is_not, values, defaults)):  # noqa: B905 - one more
+        filled[name] = part
+        if not part and part in nothing:  # what is true is something
+            del filled[name]
+    return filled
+
+
+_FACTORY: Any = attrs.Factory
+_write = json_encoder(_filled, (",", ":"))
+_Members = tuple[Callable[[Any], Sequence[Any]], Sequence[Any], dict[str, Any], Sequence[tuple[str, tuple[Any, ...]]]]
+
+
+@cache
+def _members(cls: type) -> _Members | None:
+    """Return what reads the fields of a class and one value more, their defaults, the JSON data if all have these, and
+    of each its name and what is left out. None for a class without fields."""
+    if not attrs.has(cls):
+        return None
+    names: list[tuple[str, tuple[Any, ...]]] = [
+        (field.name, (None,) if field.default is None else (None, (), {})) for field in attrs.fields(cls)
+    ]
+    defaults = [None if isinstance(field.default, _FACTORY) else field.default for field in attrs.fields(cls)]
+    usual = {
+        name: None if one is attrs.NOTHING else json.loads("".join(_write(one, 0)))
+        for (name, nothing), one in zip(names, defaults, strict=True)
+        if one not in nothing
+    }
+    return attrgetter(*[name for name, _ in names], "__class__"), defaults, usual, names
 
 
 def _first(problems: list[Problem]) -> list[Problem]:
@@ -103,18 +148,6 @@ def _written_mapping(kind: Any, converter: Converter) -> Callable[[Any], Any]:
 def _written_union(kind: Any, converter: Converter) -> Callable[[Any], Any]:
     hooks = [converter.get_unstructure_hook(member) for member in get_args(kind)]
     return identity if all(hook is identity for hook in hooks) else converter.unstructure
-
-
-def _written_filled(cls: Any, converter: Converter) -> Callable[[Any], Any]:
-    left_out: list[tuple[str, tuple[object, ...]]] = [
-        (field.name, (None,) if field.default is None else (None, (), {})) for field in attrs.fields(cls)
-    ]
-
-    def write(value: Any) -> dict[str, Any]:
-        parts = [(name, getattr(value, name), nothing) for name, nothing in left_out]
-        return {name: converter.unstructure(part) for name, part, nothing in parts if part not in nothing}
-
-    return write
 
 
 def _time(moment: datetime) -> str:
@@ -156,5 +189,3 @@ def _unknown(kind: Any) -> Never:
 
 _LENIENT = _converter(detailed=False), _converter(detailed=True)
 _EXACT = _converter(detailed=False, exact=True), _converter(detailed=True, exact=True)
-_FILLED = _converter(detailed=False)
-_FILLED.register_unstructure_hook_factory(attrs.has, _written_filled)

@@ -12,6 +12,7 @@ from itertools import accumulate
 from types import MappingProxyType, NoneType
 from typing import Any, Never, cast
 
+from modelyard.domain.canonical import json_encoder
 from modelyard.errors import InvalidInput
 from modelyard.lazy import hashlib
 
@@ -280,12 +281,13 @@ def _plain(value: object) -> dict[Any, Any]:
     raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain)
+_encode = json_encoder(_plain, (",", ":"), ensure_ascii=True)
 
 
 def dumps(value: object) -> bytes:
-    """Return one compact JSON text in ASCII. Raises ValueError for NaN and infinities, TypeError for other values."""
-    return _ENCODER.encode(value).encode("ascii")
+    """Return one compact JSON text in ASCII. Raises ValueError for NaN and infinities, TypeError for other values, and
+    RecursionError for what contains itself."""
+    return "".join(_encode(value, 0)).encode("ascii")
 
 
 def checked_dumps(value: object, *, at: tuple[str | int, ...] = ()) -> bytes:
@@ -312,6 +314,7 @@ def written(value: object, at: tuple[str | int, ...]) -> tuple[bytes, Any]:
         with suppress(RecursionError):  # of a value that is in itself
             place = _place(value, _is_unfit)
         finite = place is not None and isinstance(error, ValueError)
+        error = ValueError("too deep, or contains itself") if isinstance(error, RecursionError) else error
         says = "must be a finite number" if finite else f"cannot be kept as JSON: {error}"
         raise InvalidInput.at(*at, *(place or ()), msg=says, type="json_invalid") from None
     if not _is_plain(value):

@@ -3,7 +3,7 @@
 import inspect
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
@@ -30,17 +30,6 @@ def resources_of(body: NeedsBody) -> Resources:
     named = {name: amount for name, amount in attrs.asdict(body).items() if amount is not None}
     check_resources(named)
     return cast(Resources, named)
-
-
-@attrs.frozen
-class FileLife:
-    """When a file expires: so many seconds after it was made, from an hour to 30 days."""
-
-    seconds: int = attrs.field(validator=Within(3600, 30 * 24 * 3600))
-    anchor: Literal["created_at"] = "created_at"
-
-    def delta(self) -> timedelta:
-        return timedelta(seconds=self.seconds)
 
 
 _PRIMITIVES: Mapping[Any, JsonSchema] = {

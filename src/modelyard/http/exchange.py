@@ -300,8 +300,11 @@ def rate_headers(stand: RateStand) -> list[Header]:
     >>> rate_headers(RateStand(60, 59, 1.0))[1:]
     [('x-ratelimit-remaining-requests', '59'), ('x-ratelimit-reset-requests', '1s')]
     """
-    named = {"limit": stand.limit, "remaining": stand.remaining, "reset": f"{round(stand.reset, 3):g}s"}
-    return [(f"x-ratelimit-{name}-requests", str(value)) for name, value in named.items()]
+    return [
+        ("x-ratelimit-limit-requests", str(stand.limit)),
+        ("x-ratelimit-remaining-requests", str(stand.remaining)),
+        ("x-ratelimit-reset-requests", f"{round(stand.reset, 3):g}s"),
+    ]
 
 
 def _with_data(answer: PlainHandler, call: RouteCall) -> Response:

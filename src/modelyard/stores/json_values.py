@@ -1,15 +1,12 @@
 """JSON values inside a record: which are accepted, how they are frozen, and their text."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from json.scanner import make_scanner
 from math import isfinite
-from operator import is_
 from types import MappingProxyType, NoneType
 from typing import Any
 
 from modelyard.domain.canonical import json_encoder
-from modelyard.domain.record import EMPTY
+from modelyard.domain.record import EMPTY, WrittenMapping, read_frozen
 
 MAX_DEPTH = 100
 """Levels of nested containers; far below the interpreter's recursion limit, so that what was written can be read."""
@@ -59,13 +56,16 @@ def frozen(value: Any, depth: int = 0) -> Any:
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    kind = type(value)
+    if kind is WrittenMapping:
+        return value
+    if kind is dict or kind is MappingProxyType or isinstance(value, Mapping):
+        return _frozen_mapping(value, depth)
     if isinstance(value, _ARRAYS):
         return _frozen_array(value, depth)
-    if isinstance(value, Mapping):
-        return _frozen_mapping(value, depth)
-    check = _SCALARS.get(type(value))
+    check = _SCALARS.get(kind)
     if check is None:
-        raise ValueError(f"{type(value).__name__} is not a JSON value")
+        raise ValueError(f"{kind.__name__} is not a JSON value")
     check(value)
     return value
 
@@ -75,31 +75,36 @@ def _frozen_mapping(value: Mapping[str, Any], depth: int) -> Mapping[str, Any]:
         encodable("".join(value))
     except TypeError:
         raise ValueError("a key of a mapping is not a string") from None
-    kept = _frozen_items(value.values(), depth)
-    if type(value) is MappingProxyType and all(map(is_, kept, value.values())):
-        return value
-    return MappingProxyType(dict(zip(value, kept, strict=True)))
+    changed = _changed(value.items(), depth)
+    return value if type(value) is MappingProxyType and not changed else MappingProxyType({**value, **changed})
 
 
 def _frozen_array(value: Sequence[Any], depth: int) -> tuple[Any, ...]:
-    kept = _frozen_items(value, depth)
-    return value if type(value) is tuple and all(map(is_, kept, value)) else tuple(kept)
+    changed = _changed(enumerate(value), depth)
+    if changed:
+        return tuple([changed.get(at, item) for at, item in enumerate(value)])
+    return value if type(value) is tuple else tuple(value)
 
 
-def _frozen_items(items: Iterable[Any], depth: int) -> list[Any]:
-    kept = []
-    for item in items:
-        check = _SCALARS.get(type(item))
-        if check is None:
-            kept.append(frozen(item, depth + 1))
-        else:
-            check(item)
-            kept.append(item)
-    return kept
+def _changed(items: Iterable[tuple[Any, Any]], depth: int) -> dict[Any, Any]:
+    """Check the items of a container. Returns those that are not frozen, frozen, by their places."""
+    changed = {}
+    for at, item in items:
+        kind = type(item)
+        if kind is str:
+            if not item.isascii():
+                item.encode()
+        elif kind is int or kind is float:
+            if not -MAX_INT <= item < MAX_INT:
+                _SCALARS[kind](item)
+        elif kind is not bool and item is not None:
+            kept = frozen(item, depth + 1)
+            if kept is not item:
+                changed[at] = kept
+    return changed
 
 
 _encode = json_encoder(dict, (",", ":"))
-_decode = make_scanner(json.JSONDecoder(object_hook=MappingProxyType))  # type: ignore[arg-type]  # a decoder, as json does
 
 
 def dump(value: Any) -> str:
@@ -109,6 +114,8 @@ def dump(value: Any) -> str:
     """
     if value is EMPTY:
         return "{}"
+    if type(value) is WrittenMapping:
+        return value.text
     is_plain = (  # a flat mapping for which the encoder and the binding refuse all that `frozen` would
         type(value) is MappingProxyType
         and _ENCODED_SAFELY.issuperset(map(type, value.values()))
@@ -119,12 +126,4 @@ def dump(value: Any) -> str:
 
 def load(text: str) -> Any:
     """Return the frozen value of a string that `dump` wrote. Raises `ValueError` for any other string."""
-    if text == "{}":
-        return EMPTY
-    try:
-        value, end = _decode(text, 0)
-    except StopIteration as at:
-        raise ValueError(f"there is no JSON value at character {at.value}") from None
-    if end != len(text):
-        raise ValueError(f"there is more text after the JSON value, at character {end}")
-    return frozen(value) if "[" in text else value
+    return EMPTY if text == "{}" else read_frozen(text)

@@ -1,7 +1,7 @@
-"""A request in the chat-completion format: its shape and bounds, read strictly, and written for another server."""
+"""A request in the chat-completion format: its shape and bounds, read strictly."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, cast
 
 import attrs
@@ -9,14 +9,10 @@ import attrs
 from modelyard.domain.completion import (
     ANSWER_EXTRAS,
     SAMPLING_PARAMETERS,
-    TEMPLATE,
     CompletionRequest,
     Message,
     ResponseFormat,
     ResponseType,
-    Role,
-    Sampling,
-    ToolChoice,
     tool_choice_problems,
 )
 from modelyard.errors import InvalidInput, Problem
@@ -35,7 +31,7 @@ from modelyard.formats.chat.hints import (
     Verbosity,
     sent,
 )
-from modelyard.formats.chat.messages import ChatMessage, TextPart, message_object, read_messages
+from modelyard.formats.chat.messages import ChatMessage, TextPart, read_messages
 from modelyard.formats.chat.tools import (
     AllowedTools,
     FunctionTool,
@@ -49,11 +45,7 @@ from modelyard.formats.chat.tools import (
     read_structured_outputs,
     read_tool,
     read_tool_choice,
-    response_format_object,
     schema_format,
-    structured_outputs_object,
-    tool_choice_json,
-    tool_object,
 )
 from modelyard.formats.constraints import Length, Only, Unsupported, Within, hint
 from modelyard.formats.converter import structure_exactly
@@ -287,84 +279,3 @@ def _form(parsed: GenerationBody) -> ResponseFormat | None:
     if parsed.guided_choice is not None:
         return ResponseFormat(ResponseType.CHOICE, choices=parsed.guided_choice)
     return None if parsed.guided_regex is None else ResponseFormat(ResponseType.REGEX, pattern=parsed.guided_regex)
-
-
-# ---- written -----------------------------------------------------------------------------------------------------
-
-_ALL_TOKENS = -1
-"""What servers that know `top_k` read as "every token"."""
-
-
-def request_object(
-    request: CompletionRequest,
-    model: str,
-    max_tokens: int | None,
-    parameters: Collection[str],
-    with_reasoning: bool = False,
-) -> dict[str, Any]:
-    """Return the JSON of a request for the model that the server calls `model`.
-
-    The sampling `parameters` that the server knows are always sent, so that no default of its own takes their place.
-    Messages of the role `developer` are sent as `system`, which every chat template knows. The reasoning of earlier
-    turns is sent `with_reasoning` only, under both names that servers have for it.
-    """
-    body = {
-        **{name: value for name, value in request.extras.items() if name != TEMPLATE or name in parameters},
-        "model": model,
-        "messages": [_message(message, with_reasoning) for message in request.messages],
-        "stream": request.streamed,
-        **_sampling(request.sampling, parameters),
-        **_details(request),
-        **_structure(request),
-    }
-    if request.streamed:
-        body["stream_options"] = {"include_usage": True}
-    if max_tokens is not None:
-        body["max_tokens"] = max_tokens
-    return body
-
-
-def _message(message: Message, with_reasoning: bool) -> Mapping[str, Any]:
-    written = message_object(message)
-    if message.reasoning:
-        reasoning = written.pop("reasoning_content")
-        written |= {"reasoning_content": reasoning, "reasoning": reasoning} if with_reasoning else {}
-    return written | {"role": Role.SYSTEM.value} if message.role is Role.DEVELOPER else written
-
-
-def _sampling(sampling: Sampling, parameters: Collection[str]) -> dict[str, Any]:
-    values = {name: getattr(sampling, name) for name in SAMPLING_PARAMETERS if name in parameters}
-    if "top_k" in values:
-        values["top_k"] = sampling.top_k or _ALL_TOKENS
-    if "logit_bias" in values:
-        values["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
-    return {name: value for name, value in values.items() if value is not None and value != {}}
-
-
-def _details(request: CompletionRequest) -> dict[str, Any]:
-    """Return what is sent only where it is not the default."""
-    values = {
-        "n": request.n if request.n > 1 else None,
-        "stop": list(request.stop),
-        "logprobs": request.logprobs,
-        "top_logprobs": request.top_logprobs,
-        "return_token_ids": request.return_token_ids,
-        "user": request.user,
-    }
-    return {name: value for name, value in values.items() if value}
-
-
-def _structure(request: CompletionRequest) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    form = request.response_format
-    if form.type in (ResponseType.CHOICE, ResponseType.REGEX):
-        values["structured_outputs"] = structured_outputs_object(form)
-    elif form.type is not ResponseType.TEXT:
-        values["response_format"] = response_format_object(form)
-    if request.tools:
-        values["tools"] = [tool_object(tool) for tool in request.tools]
-        if request.tool_choice != ToolChoice():
-            values["tool_choice"] = tool_choice_json(request.tool_choice)
-        if not request.parallel_tool_calls:
-            values["parallel_tool_calls"] = False
-    return values

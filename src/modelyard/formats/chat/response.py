@@ -122,7 +122,7 @@ def completion_json(
         written = _choice(choices[0], with_logprobs, with_ids, as_ids)
     else:
         written = ",".join([_choice(choice, with_logprobs, with_ids, as_ids) for choice in choices])
-    more = f',"prompt_token_ids":{json_text(choices[0].prompt_token_ids or None)}' if prompt_ids else ""
+    more = f',"prompt_token_ids":{_numbers(choices[0].prompt_token_ids)}' if prompt_ids else ""
     return (
         f'{{"id":{quoted(completion.id)},"object":"chat.completion","created":{completion.created},'
         f'"model":{quoted(completion.model)},"choices":[{written}],"usage":{usage_text(completion.usage)}{more}}}'
@@ -147,8 +147,11 @@ def _choice(choice: Choice, with_logprobs: bool, with_ids: bool, as_ids: bool) -
 
 
 def _ids(choice: Choice) -> str:
-    tokens, prompt = json_text(choice.token_ids or None), json_text(choice.prompt_token_ids or None)
-    return f',"token_ids":{tokens},"prompt_token_ids":{prompt}'
+    return f',"token_ids":{_numbers(choice.token_ids)},"prompt_token_ids":{_numbers(choice.prompt_token_ids)}'
+
+
+def _numbers(ids: Sequence[int]) -> str:
+    return f"[{','.join(map(str, ids))}]" if ids else "null"
 
 
 def _content(message: Message) -> str:

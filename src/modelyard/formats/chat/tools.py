@@ -186,11 +186,6 @@ def schema_format(schema: JsonObject | str, *loc: str) -> ResponseFormat:
     return ResponseFormat(ResponseType.JSON_SCHEMA, "answer", given, strict=True)
 
 
-def structured_outputs_object(wanted: ResponseFormat) -> JsonObject:
-    """Return the JSON of a form that `response_format` has no words for."""
-    return {"choice": list(wanted.choices)} if wanted.type is ResponseType.CHOICE else {"regex": wanted.pattern}
-
-
 def response_format_object(wanted: ResponseFormat) -> JsonObject:
     """Return the JSON of an answer's form."""
     if wanted.type is not ResponseType.JSON_SCHEMA:

@@ -8,8 +8,8 @@ import attrs
 
 from modelyard.formats.chat.request import check_metadata
 from modelyard.formats.constraints import Length
-from modelyard.http.body_schemas import FileLife
 from modelyard.http.listing import PageObject, page_class
+from modelyard.parts.batches.files.schemas import FileLife
 from modelyard.parts.batches.records import BatchJob, BatchStatus
 
 

@@ -1,6 +1,9 @@
 """The commands that serve over HTTP."""
 
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -16,7 +19,7 @@ from modelyard.cli.terminal import (
     store_option,
     try_artifacts,
 )
-from modelyard.cli.working import ending_with_workers, executor_of, log_option
+from modelyard.cli.working import ENDED, executor_of, log_option
 from modelyard.domain.identity import anonymous as anonymous_principal
 from modelyard.domain.identity import host as host_principal
 from modelyard.http.auth import is_loopback
@@ -25,6 +28,7 @@ from modelyard.http.interfaces import STANDARD
 from modelyard.parts.asked_models import offer_named
 from modelyard.parts.server import forwarded, uvicorn_server
 from modelyard.parts.server.bounded_heads import Bounds
+from modelyard.platform.platform import Platform
 from modelyard.report.terminal import log_to_terminal
 
 HEAD_SECONDS = Bounds().head_seconds
@@ -157,3 +161,20 @@ def ui(store: StoreName, port: int) -> None:
         log_to_terminal("text")
         click.echo(f"Look at http://127.0.0.1:{port}/ ; Ctrl-C stops it", err=True)
         uvicorn_server.run(dashboard_app(platform, reader=host_principal()), "127.0.0.1", port)
+
+
+@contextmanager
+def ending_with_workers(platform: Platform) -> Iterator[None]:
+    """Have a worker that fails interrupt the main thread, and raise `click.ClickException` then."""
+    failed, main = list[str](), threading.main_thread().ident or 0
+
+    def interrupt(worker_id: str) -> None:
+        failed.append(worker_id)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    platform.on_worker_failure(interrupt)
+    try:
+        yield
+    finally:
+        if failed:
+            raise click.ClickException(ENDED.format(failed[0]))

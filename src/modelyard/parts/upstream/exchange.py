@@ -12,8 +12,8 @@ import attrs
 from modelyard.domain.completion import CompletionRequest, Delta, ToolMode
 from modelyard.errors import BackendError, InvalidInput, ModelyardError, Problem
 from modelyard.flow import Await, Emit, Flow
-from modelyard.formats.chat.request import request_object
 from modelyard.formats.json import dumps
+from modelyard.parts.request_objects import request_object
 from modelyard.parts.upstream.answers.reader import AnswerBrokenOff, AnswerReader
 from modelyard.parts.upstream.answers.values import is_whole, read_json, read_values
 from modelyard.parts.upstream.decoding import TELLING, Decompressor, Unreadable, encoding_of

@@ -10,7 +10,7 @@ import attrs
 from modelyard.domain.completion import CompletionRequest
 from modelyard.errors import BackendError, InvalidInput, UnsupportedParameter
 from modelyard.flow import run
-from modelyard.formats.chat.request import request_object
+from modelyard.parts.request_objects import request_object
 from modelyard.parts.upstream.adapters.calls import Server, ServerAnswer
 from modelyard.parts.upstream.address import Address
 from modelyard.parts.upstream.answers.envelopes import enclosed

@@ -223,11 +223,8 @@ def with_details(request: CompletionRequest, capabilities: Capabilities) -> Comp
             "are not the model's own under a form or a forced call, so that they cannot be trained on; leave this out"
         )
         raise UnsupportedParameter([Problem(("logprobs",), says)])
-    return attrs.evolve(
-        request,
-        logprobs=request.logprobs or (capabilities.logprobs and not masked),
-        return_token_ids=request.return_token_ids or capabilities.token_ids,
-    )
+    with_logprobs = request.logprobs or (capabilities.logprobs and not masked)
+    return request.detailed(with_logprobs, request.return_token_ids or capabilities.token_ids)
 
 
 def _is_constrained(request: CompletionRequest) -> bool:

@@ -1,6 +1,5 @@
 """What is the same for all requests of a caller to a model."""
 
-from collections.abc import Sequence
 from decimal import Decimal
 
 import attrs
@@ -21,11 +20,12 @@ _usage = maker(Usage)
 class CompletionPlan:
     """How a principal's requests to a model are answered, and under which name their usage is booked.
 
-    `limited` is whether a limit or a budget applies. `budgets` are the ids of those that are asked after a whole
-    answer of a backend that never waits: none where a limit applies, too. `waits` is whether the backend may keep an
-    event loop waiting, and `counts_in_thread` whether it may even while it counts a prompt. `offers` and
-    `settings_version` are what was in force when the plan was made; `entries` is the tuple that the backend offered
-    then, if it was one. `dearest` are the prices by which the most that a request can cost is found.
+    `limited` is whether a limit or a budget applies, and `budgets` are the ids of the budgets that do. `asks_after` is
+    whether these may be asked after a whole answer: of a backend that never waits, where no limit applies, too. `waits`
+    is whether the backend may keep an event loop waiting, and `counts_in_thread` whether it may even while it counts a
+    prompt. `offers` and `settings_version` are what was in force when the plan was made; `entries` is the tuple that
+    the backend offered then, if it was one. `dearest` are the prices by which the most that a request can cost is
+    found.
     """
 
     principal: Principal
@@ -33,7 +33,8 @@ class CompletionPlan:
     backend: Backend | AsyncBackend
     booked_as: str
     limited: bool
-    budgets: Sequence[str]
+    budgets: tuple[str, ...]
+    asks_after: bool
     waits: bool
     counts_in_thread: bool
     offers: object

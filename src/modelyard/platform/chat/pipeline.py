@@ -64,7 +64,7 @@ class CompletionPipeline(RunningCompletion):
                 self._prepare()
             self.runtime.cache.begin(self.id, self)
             completion = None
-            if plan.budgets and not self.reserves_first:
+            if plan.budgets and plan.asks_after and not self.reserves_first:
                 completion = yield from short_ways.admitted()
             if completion is None:
                 if plan.limited:

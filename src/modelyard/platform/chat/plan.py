@@ -55,10 +55,10 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
     name = booked_name(model, found.entry, principal)
     same = entries if type(entries) is tuple and offered(runtime) is offers else None
     key_limited = principal.limits != _NO_LIMITS
-    after = [] if key_limited or waits else [budget.id for budget in budgets]
     limited, prices = key_limited or bool(budgets), dearest(found.entry.pricing)
+    apply, after = tuple([budget.id for budget in budgets]), not (key_limited or waits)
     plan = CompletionPlan(
-        principal, found, backend, name, limited, after, waits, in_thread, offers, same, version, prices
+        principal, found, backend, name, limited, apply, after, waits, in_thread, offers, same, version, prices
     )
     if version is not None:  # the plan holds the principal, so that no other one gets its id
         _keep(runtime.cache.slot(KeptPlans), (id(principal), entity, project, model), plan)

@@ -10,17 +10,18 @@ from typing import Any, ClassVar
 from modelyard.domain.completion import Completion, CompletionRequest, StoredCompletion, ToolMode, Usage
 from modelyard.domain.frozen_fast import maker
 from modelyard.domain.identity import Attribution
+from modelyard.domain.record import WrittenMapping
 from modelyard.domain.usage import Admission
 from modelyard.formats import converter
 from modelyard.lazy import log
 from modelyard.platform.chat import capability_checks as checks
 from modelyard.platform.chat.assembly import ResponseAssembler, check_length
 from modelyard.platform.chat.booked_request import BookedRequest
-from modelyard.platform.usage.booking import CompletionBooking, budget_ids
+from modelyard.platform.usage.booking import CompletionBooking
 from modelyard.protocols import ServedModel, Tx
 
 _completion, _usage, _admission = maker(Completion), maker(Usage), maker(Admission)
-_SEED = Struct(">q")
+_SEED, _NOTHING = Struct(">q"), Decimal(0)
 _OVER = "%s: the backend reports %d tokens of prompt, more than its text can have; %d are booked, as a budget applies"
 _REQUIRED = ToolMode.REQUIRED  # a constant is read in a twentieth of the time
 
@@ -85,9 +86,10 @@ class RunningCompletion(BookedRequest):
 
     def admission(self) -> Admission:
         """Return what the request asks of the budgets and limits: the most that it can cost."""
-        key_id, entity, now = self.principal.key_id, self.attribution.entity, self.runtime.clock.now()
-        asked = budget_ids(entity, key_id, self.attribution.project)
-        return _admission(self.id, key_id, entity, asked, self.cost_with(self.max_tokens), now)
+        assert self.plan is not None
+        asked, now = self.plan.budgets, self.runtime.clock.now()
+        most = self.cost_with(self.max_tokens) if asked else _NOTHING
+        return _admission(self.id, self.principal.key_id, self.attribution.entity, asked, most, now)
 
     def to_show(self, assembler: ResponseAssembler) -> int:
         """Return how many deltas are to be shown. Raises `InvalidInput` if the choices are too long together."""
@@ -111,7 +113,7 @@ class RunningCompletion(BookedRequest):
             produced += assembler.completion_tokens()
             reasoning += assembler.reasoning_tokens()
             estimated = estimated or (assembler.report is not None and assembler.report.estimated)
-        if self.reserved is not None and (known is None or prompt > known):
+        if self.reserved is not None and self.reserved.budgets and (known is None or prompt > known):
             prompt = self._paid(prompt, produced, self.reserved)
         cached = 0 if first is None else min(first.cached_tokens, prompt)
         return _usage(prompt, produced, cached, self.images, estimated, reasoning)
@@ -159,8 +161,8 @@ def _storing(
         project=attribution.project,
         model=request.model,
         created_at=now,
-        request=converter.unstructure_filled(request),
-        answer=converter.unstructure_filled(completion),
+        request=WrittenMapping(converter.filled_text(request)),
+        answer=WrittenMapping(converter.filled_text(completion)),
         metadata=request.metadata,
         price=model.entry.pricing.texts,
         checkpoint_id=None if model.checkpoint is None else model.checkpoint.id,

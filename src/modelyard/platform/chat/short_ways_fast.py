@@ -18,6 +18,7 @@ from modelyard.flow import Flow, Transact
 from modelyard.formats.chat.bounds import is_unicode
 from modelyard.platform.chat import assembly
 from modelyard.platform.chat.backend_stream import BackendStream, BegunDeltas, close_deltas
+from modelyard.platform.chat.delta_checks import validate_delta
 from modelyard.platform.chat.running_completion import RunningCompletion
 from modelyard.protocols import Deltas
 
@@ -39,10 +40,10 @@ class ShortWays:
         """Return the completion if a backend that never waits gives all of each plain choice at once."""
         of = self._of
         request, tokens = of.request, of.prompt_tokens
-        if request.streamed or request.logprobs or tokens is None:
+        if request.streamed or tokens is None:
             return None
         assert of.plan is not None
-        if of.plan.waits or (request.n > 1 and (of.makes_choices or request.return_token_ids)):
+        if of.plan.waits or (request.n > 1 and (of.makes_choices or request.logprobs or request.return_token_ids)):
             return None
         if request.n > 1:
             choices = self._choices()
@@ -57,7 +58,7 @@ class ShortWays:
                 return None
             if hasattr(self._rest[0], "close"):
                 self._close(0)
-            choices = (_choice(0, _message(_ASSISTANT, delta.text), delta.finish_reason),)
+            choices = (self._choice_of(0, delta),)
             produced = delta.tokens
         of.answered_at = now = of.runtime.clock.now()
         usage = _usage(tokens, produced, 0, of.images)
@@ -65,21 +66,26 @@ class ShortWays:
 
     def _choices(self) -> tuple[Choice, ...] | None:
         """Return several choices, if each of them is whole."""
-        of, choices, length = self._of, list[Choice](), 0
+        of, choices, length, stop = self._of, list[Choice](), 0, self._of.request.stop
         for index in range(of.request.n):
             if index == len(self._first) and not self._asks(index):
                 return None
             delta = self._first[index]
-            if not is_whole(delta, of.max_tokens) or any(one in delta.text for one in of.request.stop):
+            if not is_whole(delta, of.max_tokens) or (stop and any(one in delta.text for one in stop)):
                 return None
             if hasattr(self._rest[index], "close"):
                 self._close(index)
-            choices.append(_choice(index, _message(_ASSISTANT, delta.text), delta.finish_reason))
+            choices.append(self._choice_of(index, delta))
             of.at_once = delta.tokens if index == 0 else of.at_once + delta.tokens
             length += len(delta.text)
             if length > assembly.MAX_TEXT:
                 return None
         return tuple(choices)
+
+    def _choice_of(self, index: int, delta: Delta) -> Choice:
+        if self._of.request.logprobs or delta.token_ids or delta.prompt_token_ids:
+            return assembly.fold_choice(index, [delta], self._of.request.logprobs)
+        return _choice(index, _message(_ASSISTANT, delta.text), delta.finish_reason or FinishReason.STOP)
 
     def _asks(self, index: int) -> bool:
         """Ask the backend for the first delta of a choice. Returns False for a request that was cut off before."""
@@ -172,7 +178,7 @@ def _failing(error: Exception) -> Iterator[Deltas]:
 
 
 def is_whole(delta: Any, most: int) -> bool:
-    """Return whether this is all of a plain answer: text that ends, of at most `most` tokens, counted, not detailed.
+    """Return whether this is all of a plain answer: text that ends, of at most `most` tokens, counted, of few details.
 
     What is wrong with any other is for a `ResponseAssembler` to say.
     """
@@ -189,7 +195,15 @@ def is_whole(delta: Any, most: int) -> bool:
         and delta.tool_call is None
         and delta.usage is None
         and delta.stop_string is None
-        and not (
-            delta.logprobs or delta.token_ids or delta.prompt_token_ids or delta.prompt_logprobs or delta.reasoning
-        )
+        and not (delta.prompt_logprobs or delta.reasoning)
+        and (not (delta.logprobs or delta.token_ids or delta.prompt_token_ids) or _is_detailed(delta))
     )
+
+
+def _is_detailed(delta: Delta) -> bool:
+    """Return whether all details of a delta are as they should be, and too few for others to have their turn."""
+    try:
+        validate_delta(delta, 1)
+    except Exception:  # noqa: BLE001 - the general way finds it again, and reports it
+        return False
+    return delta.tokens < assembly.UNINTERRUPTED

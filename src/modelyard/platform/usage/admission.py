@@ -7,6 +7,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 
+from modelyard.domain.frozen_fast import maker
 from modelyard.domain.identity import Limits, RateStand
 from modelyard.domain.record import KEY
 from modelyard.domain.usage import ENTITY, KEY_OF_API, RATE_PERIOD, Admission, Budget, RateLimit
@@ -18,6 +19,7 @@ from modelyard.platform.usage import presence
 from modelyard.platform.usage.booking import budgets_of
 from modelyard.protocols import DomainStep, Tx
 
+_limit, _stand = maker(RateLimit), maker(RateStand)
 _ROUNDING = 1e-5
 _NOTHING = Decimal(0)
 
@@ -87,21 +89,17 @@ def admit(
 
 def _count_request(tx: Tx, key_id: str, per_minute: int, see: SeeRate | None) -> None:
     kept, time = tx.find(RateLimit, KEY, key_id), tx.time
-    used = RateLimit(key_id, time) if kept is None else kept
+    used = _limit(key_id, time) if kept is None else kept
     wait = used.delay(time, per_minute)
     refused = wait > _ROUNDING
     after = used if refused else used.after_request(time, per_minute)
     if see is not None:
-        see(_stand(after, time, per_minute))
+        until_full = min(max(after.arrival - time, 0.0), RATE_PERIOD)
+        left = (RATE_PERIOD - until_full) * per_minute / RATE_PERIOD
+        see(_stand(per_minute, int(left + _ROUNDING), until_full))
     if refused:
         raise RateLimited(f"this key may make {per_minute} requests a minute; try again in {wait:.1f} s", wait)
     (tx.add if kept is None else tx.replace)(after)
-
-
-def _stand(used: RateLimit, time: float, per_minute: int) -> RateStand:
-    until_full = min(max(used.arrival - time, 0.0), RATE_PERIOD)
-    left = (RATE_PERIOD - until_full) * per_minute / RATE_PERIOD
-    return RateStand(per_minute, int(left + _ROUNDING), until_full)
 
 
 def _reserve(tx: Tx, budget: Budget, amount: Decimal, least: Callable[[], Decimal]) -> None:

@@ -54,8 +54,9 @@ class CompletionBooking:
 
     @property
     def durable(self) -> bool:
-        """Whether it is on the disk before anybody sees the answer."""
-        return self.keep is not None or self.runtime.settings.durable_usage
+        """Whether a disk is waited for before anybody sees the answer."""
+        synced = self.keep is not None or self.runtime.settings.durable_usage
+        return synced and self.runtime.store.durability == "power"
 
     def on_committed(self) -> None:
         """Forget it, and report it, once."""

@@ -1,17 +1,29 @@
 """Files as the clients of the chat format know them: the form that uploads one, and what is shown of it."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, Literal
 
 import attrs
 
 from modelyard.domain.record import FOR_EVER
-from modelyard.http.body_schemas import FileLife
+from modelyard.formats.constraints import Within
 from modelyard.http.listing import PageObject, page_class
 from modelyard.http.message import answering, constant
 from modelyard.parts.batches.files.records import StoredFile
 
 _BYTES: Mapping[str, Any] = {"schema": {"format": "binary"}}
+
+
+@attrs.frozen
+class FileLife:
+    """When a file expires: so many seconds after it was made, from an hour to 30 days."""
+
+    seconds: int = attrs.field(validator=Within(3600, 30 * 24 * 3600))
+    anchor: Literal["created_at"] = "created_at"
+
+    def delta(self) -> timedelta:
+        return timedelta(seconds=self.seconds)
 
 
 @attrs.frozen

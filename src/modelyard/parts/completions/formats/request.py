@@ -8,9 +8,10 @@ import attrs
 from modelyard.domain.completion import CompletionRequest
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.chat.bounds import LONGEST_MODEL_NAME, MAX_TOKENS, is_unicode
-from modelyard.formats.chat.request import GenerationBody, contradictions, generation_fields, request_object
+from modelyard.formats.chat.request import GenerationBody, contradictions, generation_fields
 from modelyard.formats.constraints import Length, Only, Unsupported, Within
 from modelyard.formats.converter import structure_exactly
+from modelyard.parts.request_objects import request_object
 
 Prompt = str | tuple[int, ...]
 

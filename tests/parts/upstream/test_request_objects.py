@@ -18,8 +18,9 @@ from modelyard.domain.completion import (
     ToolChoice,
     ToolMode,
 )
-from modelyard.formats.chat.request import read_request, request_object
+from modelyard.formats.chat.request import read_request
 from modelyard.formats.json import dumps, loads
+from modelyard.parts.request_objects import request_object
 
 HELLO = (Message(Role.USER, "hello"),)
 TOOL = Tool("look_up", "looks it up", {"type": "object"}, strict=True)
