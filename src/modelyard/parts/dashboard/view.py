@@ -13,7 +13,8 @@ import attrs
 
 from modelyard.domain.evaluation.comparison import Verdict
 from modelyard.domain.identity import Principal
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, ModelyardError
+from modelyard.part import DashboardPage
 from modelyard.parts.reports.html import Html, chip, html, joined, shortened, tag
 from modelyard.platform.platform import Platform
 from modelyard.report.numbers import NONE, count_text, id_text
@@ -275,10 +276,27 @@ def framed(view: View, page: HtmlPage) -> Html:
     return Html(f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>{body}</html>\n')
 
 
+def _is_shown(view: View, page: DashboardPage) -> bool:
+    """Return whether a page is in the navigation. What was shown once stays; of nobody, and of a store that is away,
+    nothing is asked."""
+    key = ("shown", view.principal, page.path)
+    if not view.principal.entity:
+        return False
+    if view.kept.get(key) is not None:
+        return True
+    try:
+        shown = page.is_shown(view)
+    except ModelyardError:
+        return False
+    if shown:
+        view.kept(key, lambda: html(page.label))
+    return shown
+
+
 def _header(view: View) -> Html:
     pages = (page for part in view.platform.parts for page in part.pages())
     labelled = [(page, "/".join(page.path)) for page in pages if page.label]
-    of_parts = sorted((page.label, path) for page, path in labelled if path == view.section or page.is_shown(view))
+    of_parts = sorted((page.label, path) for page, path in labelled if path == view.section or _is_shown(view, page))
     links = (
         tag(
             "a",

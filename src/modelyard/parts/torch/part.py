@@ -53,7 +53,7 @@ PART = Part(
         "base-models": Command(
             "Models",
             "modelyard.parts.torch.commands:base_models",
-            "Add base models from folders and hubs, and list them.",
+            "Add base models from folders, GGUF files and hubs, and list them.",
         )
     },
 )
