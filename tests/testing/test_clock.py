@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from example_counts import examples
-from modelyard.testing.clock import ManualClock
+from modelyard.testing.clock import ManualClock, TimeUp
 from modelyard.threads import FairPool
 from polling import until
 
@@ -384,6 +384,36 @@ def test_many_threads_may_move_the_clock_and_every_second_counts() -> None:
     for thread in threads:
         thread.join(60)
     assert clock.monotonic() == 200
+
+
+@pytest.mark.parametrize("asleep", [False, True], ids=["thread", "task"])
+@pytest.mark.parametrize("seconds", [0.5, 7])
+def test_who_skips_while_another_moves_it_goes_on_when_that_one_stops(seconds: float, asleep: bool) -> None:
+    """Some hung: they waited for a clock that no one moved any more."""
+    clock, seen = ManualClock(), list[float]()
+
+    def skip() -> None:
+        if asleep:
+            asyncio.run(clock.askip(seconds))
+        else:
+            clock.skip(seconds)
+        seen.append(clock.monotonic())
+
+    def begin() -> None:
+        thread.start()
+        until(lambda: clock._waiting)
+
+    thread = threading.Thread(target=skip, daemon=True)
+    clock.after(1, begin)
+    clock.advance(2)
+    thread.join(60)
+    assert seen == [1 + seconds]
+
+
+def test_a_limit_ends_a_skip_of_whoever_moves_the_clock(clock: ManualClock) -> None:
+    with pytest.raises(TimeUp), clock.limited(5):
+        clock.skip(7)
+    assert clock.monotonic() == 5
 
 
 # ---- values --------------------------------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ class ManualClock:
         self._queue: list[_Due] = []
         self._arrivals = 0
         self._waiting: dict[Actor, _ThreadWait | _TaskWait] = {}
+        self._following: list[_ThreadWait | _TaskWait] = []
         self._acting: set[Actor] = set()
         self._met = weakref.WeakSet(threading.enumerate())
 
@@ -149,23 +150,48 @@ class ManualClock:
         return seconds if clock is not self else min(seconds, max(0, limit - self._moved) / _SECOND)
 
     def skip(self, seconds: float) -> None:
-        """Sleep by moving the clock, from any thread, or wait for it while another moves it."""
-        if self._mover is None:
-            until = self._moved + round(seconds * _SECOND)
-            self._move(lambda: max(self._moved, until))
+        """Sleep by moving the clock, from any thread. While another moves it, wait; if that one stops early, go on."""
+        allowed = self._allowed(seconds)
+        until = self._moved + round(allowed * _SECOND)
+        while self._follow(wait := _ThreadWait(threading.current_thread(), threading.Event()), until):
+            try:
+                wait.hold()
+            finally:
+                self._leave(wait)
+            if self._moved >= until:
+                break
         else:
-            self.sleep(seconds)
+            self._move(lambda: max(self._moved, until))
+        if allowed < seconds:
+            raise TimeUp
 
     async def askip(self, seconds: float) -> None:
         """Sleep as `skip` does, in a task; tasks that begin to at the same moment share the seconds."""
-        if self._mover is not None:
-            await self.asleep(seconds)
-            return
-        until = self._moved + round(seconds * _SECOND)
-        self._excuse(asyncio.current_task())
-        await give_way()  # to those who begin to sleep at this moment
-        move = partial(self._move, lambda: max(self._moved, until))
-        await asyncio.get_running_loop().run_in_executor(None, move)
+        allowed, loop, task = self._allowed(seconds), asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        until = self._moved + round(allowed * _SECOND)
+        while self._follow(wait := _TaskWait(task, loop, loop.create_future()), until):
+            try:
+                await wait.future
+            finally:
+                self._leave(wait)
+            if self._moved >= until:
+                break
+        else:
+            self._excuse(task)
+            await give_way()  # to those who begin to sleep at this moment
+            await loop.run_in_executor(None, partial(self._move, lambda: max(self._moved, until)))
+        if allowed < seconds:
+            raise TimeUp
+
+    def _follow(self, wait: "_ThreadWait | _TaskWait", until: int) -> bool:
+        """Wait until then, or until the clock is moved no longer; return False if nobody else moves it now."""
+        with self._changed:
+            if self._mover in (None, threading.current_thread()):
+                return False
+            self._arrive(wait, (until - self._moved) / _SECOND)
+            self._following.append(wait)
+            return True
 
     # ---- for tests
 
@@ -255,6 +281,11 @@ class ManualClock:
         finally:
             with self._changed:
                 self._mover = None
+                for wait in self._following:
+                    if not wait.over:
+                        self._acting.add(wait.actor)
+                        wait.happen()
+                self._following.clear()
                 self._changed.notify_all()
 
     def _next(self, until: int, loop: asyncio.AbstractEventLoop | None) -> "_Due | None":
