@@ -308,6 +308,21 @@ def test_rows_are_filtered_and_compared(browser: Browser, platform: Platform) ->
     assert "<article" in changed
 
 
+def test_a_conversation_in_a_row_is_shown_in_turns() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    asked = [
+        {"role": "user", "content": "Where <is> it?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
+    rows = [{"messages": [*asked, {"role": "tool", "tool_call_id": "a", "content": "there"}], "parts": [{"role": 5}]}]
+    with open_platform() as platform:
+        run = platform.evaluations.run("turns", lambda row: "x", rows, lambda output, row: 1)
+        page = Browser(Dashboard(platform, reader=host()), host="127.0.0.1").get(f"runs/{run.run.id}/rows")[1]
+    assert "<pre><b>user</b>\nWhere &lt;is&gt; it?</pre><pre><b>assistant</b>" in page
+    assert "look" in page
+    assert "<pre>[{&quot;role&quot;: 5}]</pre>" in page, "what is no turn stays as it is"
+
+
 def test_the_rows_of_a_baseline_are_looked_up_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     original = Rows.__iter__

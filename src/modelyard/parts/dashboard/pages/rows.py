@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import islice
+from typing import Any
 
 import attrs
 
@@ -228,7 +229,19 @@ def _plain(value: object) -> str:
 
 
 def _text(value: object) -> Html:
-    return tag("pre", _plain(value))
+    turns = value if isinstance(value, list | tuple) and value and all(map(_is_turn, value)) else ()
+    return joined(tag("pre", tag("b", turn["role"]), "\n", _said(turn)) for turn in turns) or tag("pre", _plain(value))
+
+
+def _is_turn(value: object) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("role"), str)
+
+
+def _said(turn: Mapping[str, Any]) -> str:
+    """Return what a turn of a conversation says, and what else it has, such as calls of tools, as JSON."""
+    more = {name: value for name, value in turn.items() if value and name not in ("role", "content")}
+    parts = [turn["content"]] if turn.get("content") else []
+    return "\n".join(_plain(part) for part in (*parts, *([more] if more else [])))
 
 
 def difference(before: str, after: str) -> Html:
