@@ -6,7 +6,7 @@ import lzma
 
 _ROW = '{"messages": []}\n'
 BEGINS = [
-    (gzip.compress(_ROW.encode()), "gzip"),
+    (gzip.compress(_ROW.encode(), mtime=0), "gzip"),
     (bz2.compress(_ROW.encode()), "bzip2"),
     (lzma.compress(_ROW.encode()), "xz"),
     (b"\x28\xb5\x2f\xfd\x04\x58", "zstd"),

@@ -2,8 +2,9 @@
 
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,7 @@ def test_a_job_without_room_waits_until_there_is_some(tmp_path: Path) -> None:
 # ---- pods that do not start ------------------------------------------------------------------------------------------
 
 LONG_AGO = "2026-01-01T00:00:00Z"
+NEVER_STARTED = sorted(kubernetes.NEVER_STARTED)
 NO_ROOM = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
 
 
@@ -217,9 +219,10 @@ def waiting(fake: FakeKubernetes, pending: dict[str, Any] | None, made: str = LO
         ({"conditions": []}, "kubernetes has not placed it within 5 minutes: no scheduler has seen its pod"),
         (None, "kubernetes has not placed it within 5 minutes: no pod was made look at its quotas"),
         (not_started("ContainerCreating"), "its pod did not start within 30 minutes"),
-        *((not_started(why), f"its container cannot be started: {why} it says so") for why in kubernetes.NEVER_STARTED),
+        *((not_started(why), f"its container cannot be started: {why} it says so") for why in NEVER_STARTED),
         (not_started("ImagePullBackOff", "initContainerStatuses"), "its container cannot be started: ImagePullBackOff"),
     ],
+    ids=map(str, count()),
 )
 def test_a_pod_that_will_not_start_by_itself_tells_why(fake: FakeKubernetes, pending: Any, says: str) -> None:
     state = waiting(fake, pending)
@@ -228,19 +231,21 @@ def test_a_pod_that_will_not_start_by_itself_tells_why(fake: FakeKubernetes, pen
 
 
 @pytest.mark.parametrize(
-    ("pending", "made", "spec"),
+    ("told", "spec"),
     [
-        (unplaced(ago(kubernetes.TO_PLACE / 2)), LONG_AGO, {}),
-        (unplaced(None), ago(kubernetes.TO_PLACE / 2), {}),
-        (None, ago(kubernetes.TO_PLACE / 2), {}),
-        (not_started("ContainerCreating"), ago(kubernetes.TO_START / 2), {}),
-        (None, LONG_AGO, {"suspend": True}),
+        (lambda: (unplaced(ago(kubernetes.TO_PLACE / 2)), LONG_AGO), {}),
+        (lambda: (unplaced(None), ago(kubernetes.TO_PLACE / 2)), {}),
+        (lambda: (None, ago(kubernetes.TO_PLACE / 2)), {}),
+        (lambda: (not_started("ContainerCreating"), ago(kubernetes.TO_START / 2)), {}),
+        (lambda: (None, LONG_AGO), {"suspend": True}),
     ],
+    ids=map(str, count()),
 )
 def test_a_pod_that_a_cluster_may_still_start_waits(
-    fake: FakeKubernetes, pending: Any, made: str, spec: dict[str, Any]
+    fake: FakeKubernetes, told: Callable[[], tuple[Any, str]], spec: dict[str, Any]
 ) -> None:
     """It adds a node, fetches an image, or lets a suspended job wait for its turn."""
+    pending, made = told()
     assert waiting(fake, pending, made, **spec) == Waiting()
 
 
