@@ -17,7 +17,7 @@ from modelyard.domain.evaluation.run import PROMPTS
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput
 from modelyard.formats.json import as_json
-from modelyard.parts.interchange.given_runs import GivenAnswer, GivenScore
+from modelyard.parts.interchange.given_runs import GivenAnswer, GivenScore, seconds_of, tokens_of
 from modelyard.parts.interchange.written_logs import PROMPTS_KEPT, ROW
 
 LARGEST = 2**30
@@ -25,9 +25,6 @@ LARGEST = 2**30
 
 _GRADES: Mapping[object, object] = {"C": True, "I": False, "N": False, "P": 0.5}
 """What the grades of its scorers count as: correct, incorrect, no answer, partial."""
-
-LONGEST = 10.0**9
-"""The most seconds of a sample, some thirty years."""
 
 _ZSTANDARD = 93
 
@@ -185,18 +182,17 @@ def _name(sample: Mapping[str, Any]) -> str:
 
 def _answer(sample: Mapping[str, Any], began: datetime, key: str) -> GivenAnswer:
     usage = [*map(_members, _members(sample.get("model_usage")).values())]
-    seconds = sample.get("working_time", sample.get("total_time"))
     error = sample.get("error")
     return GivenAnswer(
         key,
         _inputs(sample),
         _output(sample),
         _time(sample.get("started_at")) or began,
-        float(seconds) if type(seconds) in (int, float) and 0 <= seconds < LONGEST else None,
+        seconds_of(sample.get("working_time", sample.get("total_time"))),
         "" if error is None else str(_members(error).get("message") or "failed"),
         {name: _score(score) for name, score in (sample.get("scores") or {}).items()},
-        _sum(usage, "input_tokens"),
-        _sum(usage, "output_tokens"),
+        tokens_of(one.get("input_tokens") for one in usage),
+        tokens_of(one.get("output_tokens") for one in usage),
     )
 
 
@@ -231,14 +227,9 @@ def _score(score: Mapping[str, Any]) -> GivenScore:
     return GivenScore(as_json(graded), str(score.get("explanation") or ""))
 
 
-def _sum(usage: list[Mapping[str, Any]], name: str) -> int | None:
-    counts = [one[name] for one in usage if type(one.get(name)) is int]
-    return sum(counts) if counts else None
-
-
 def _time(text: object) -> datetime | None:
     try:
         found = datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
+        return found and (found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC))
+    except (ValueError, OverflowError):
         return None
-    return found if found is None or found.tzinfo is not None else found.replace(tzinfo=UTC)
