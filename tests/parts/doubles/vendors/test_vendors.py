@@ -346,6 +346,23 @@ def test_neighbouring_turns_of_one_role_are_one(cut: Any, said: bool) -> None:
     assert vendor_refusal(None, "POST", MESSAGES, {"messages": [ASK, *turns[:-1], SAID]}) is not None
 
 
+@pytest.mark.parametrize("path", [MESSAGES, f"{MESSAGES}/count_tokens"])
+def test_the_platform_reads_neighbouring_turns_so_too(strict: Platform, path: str) -> None:
+    asking: Any = {"role": "user", "content": "And now?"}
+    talks: Any = [
+        [SAID, uses("a"), uses("b"), results("b"), results("a"), asking],
+        [uses("a"), SAID, results("a")],
+        [uses("a", "b"), results("a"), results("b"), asking],
+        [uses("a"), results("a"), uses("b"), uses("c"), results("c", "b")],
+    ]
+    for talk in talks:
+        body = {"messages": [ASK, *talk], **({"max_tokens": 9} if path == MESSAGES else {})}
+        answer = asked(strict, path, body)
+        assert answer.status_code == 200, (talk, answer.text)
+    for talk in ([uses("a"), uses("b"), results("a")], [uses("a"), results("a"), results("b")]):
+        assert asked(strict, MESSAGES, {"messages": [ASK, *talk], "max_tokens": 9}).status_code == 400
+
+
 def test_what_is_split_into_turns_has_the_places_of_its_messages() -> None:
     refused = vendor_refusal(None, "POST", MESSAGES, {"messages": [ASK, uses("a"), uses("b"), ASK, results("b", "c")]})
     assert refused is not None
