@@ -310,7 +310,7 @@ def pytest_runtest_makereport(
     return report
 
 
-def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+def pytest_assertrepr_compare(op: str, left: Any, right: Any) -> list[str] | None:
     """Say what differs where the requests of a test are compared with those that it expects."""
     logs: Any = sys.modules.get("modelyard.parts.doubles.requests.request_log")
     log, wanted = (left, right) if logs and type(left) is logs.RequestLog else (right, left)
