@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from modelyard.parts.server.bounds import Bounds
 from modelyard.parts.server.joined_writes import JoiningProtocol
 
 if hasattr(JoiningProtocol, "on_body"):  # httptools calls it with each piece of a body
@@ -21,18 +22,6 @@ DESCRIPTORS = 2**16
 
 MOST_PIPELINED = 64
 """Requests that wait on one connection for the answer before them."""
-
-
-@attrs.frozen
-class Bounds:
-    """What a connection may take before its request is whole: bytes of the head, or of a body's trailers, and seconds.
-    While more `connections` are open, those without a request are closed. An answer of which a client has read nothing
-    for `unread_seconds` is given up."""
-
-    head_bytes: int = 2**16
-    head_seconds: float = 30.0
-    connections: int = 2**14
-    unread_seconds: float = 60.0
 
 
 def raise_descriptors() -> int:

@@ -26,8 +26,8 @@ from modelyard.http.auth import is_loopback
 from modelyard.http.interface import Interface
 from modelyard.http.interfaces import STANDARD
 from modelyard.parts.asked_models import offer_named
-from modelyard.parts.server import forwarded, uvicorn_server
-from modelyard.parts.server.bounded_heads import Bounds
+from modelyard.parts.server import forwarded
+from modelyard.parts.server.bounds import Bounds
 from modelyard.platform.platform import Platform
 from modelyard.report.terminal import log_to_terminal
 
@@ -119,6 +119,8 @@ def serve(
     Each MODEL that it does not offer yet is added first: one in the cache of a hub by its name, as in org/name, or the
     path of a folder or of a GGUF file. Nothing is fetched.
     """
+    from modelyard.parts.server import uvicorn_server  # noqa: PLC0415 - the help needs no server
+
     if anonymous is not None and not is_loopback(f"[{host}]" if ":" in host else host):
         raise click.UsageError(f"--anonymous is for a host that only this machine reaches; {host} is not one")
     with opened(store, must_exist=False, waits=True) as platform:
@@ -157,6 +159,8 @@ def ui(store: StoreName, port: int) -> None:
 
     It needs no login, and runs until it is interrupted.
     """
+    from modelyard.parts.server import uvicorn_server  # noqa: PLC0415 - the help needs no server
+
     with opened(store) as platform:
         log_to_terminal("text")
         click.echo(f"Look at http://127.0.0.1:{port}/ ; Ctrl-C stops it", err=True)
