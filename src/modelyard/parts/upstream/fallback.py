@@ -14,7 +14,6 @@ from modelyard.domain import embedding
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta, Usage
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
-from modelyard.parts.embeddings.batches import SpentTokens
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, Deltas, ServedModel
 from modelyard.threads import run_blocking
 
@@ -178,9 +177,7 @@ def _with_real_structure(one: Capabilities, other: Capabilities) -> Capabilities
 
 def _is_empty(item: Any) -> bool:
     """Return whether an item is not yet the beginning of an answer: at most it tells what an answer has cost."""
-    if isinstance(item, Delta):
-        return item == Delta(index=item.index, usage=item.usage)
-    return type(item) is SpentTokens
+    return isinstance(item, Delta) and item == Delta(index=item.index, usage=item.usage)
 
 
 def _log_failure(model: ServedModel, error: BackendError) -> None:
