@@ -216,7 +216,7 @@ BROKEN = {
     "d.json": ('{\n "prompt": "a"}', "line.1: .*an object over several lines.*; in d.json"),
     "e.json": ("[\n5]", "line.2: .*; in e.json"),
     "a.jsonl": ('{"prompt": "a", "completion": "b"}\n{"text": "a"}', "line.2: is plain text, and the rows before it"),
-    "a.parquet": ("PAR1 ...", "is Parquet.*; in a.parquet"),
+    "a.parquet": ("PAR1\x15\x04 ...", "is Parquet.*; in a.parquet"),
 }
 
 
@@ -297,6 +297,17 @@ def test_files_that_are_not_read_are_called_what_they_are(
     (tmp_path / name).write_bytes(begin + b"rest")
     with pytest.raises(InvalidInput, match=f"^is {says}, which is not read; .*; in {name}$"):
         platform.training.upload("x", tmp_path / name)
+
+
+@pytest.mark.parametrize("mark", ["ORCID", "ORC", "PAR1", "ARROW1", "FEA1", "BZh", "BZh9", "Obj"])
+@pytest.mark.parametrize("end", ["", "é", "\t"])
+def test_a_table_is_read_though_its_first_column_is_called_as_other_files_begin(
+    platform: Platform, tmp_path: Path, mark: str, end: str
+) -> None:
+    table = tmp_path / "x.csv"
+    table.write_text(f"{mark}{end},prompt,completion\n0,a,b\n1,c,d\n", encoding="utf-8")
+    with pytest.raises(InvalidInput, match=f"^line.2.{mark}{end}: is not known; leave it out"):
+        platform.training.upload("x", table)
 
 
 def test_a_column_without_a_name_is_called_so(platform: Platform, tmp_path: Path) -> None:

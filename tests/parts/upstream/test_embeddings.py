@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from modelyard.domain.catalogue import Pricing
 from modelyard.domain.embedding import EmbeddedBatch, EmbeddingRequest
 from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, Overloaded
 from modelyard.parts.upstream.fake_vllm.server import EMBEDDINGS
+from modelyard.parts.upstream.fallback import Fallback
 from modelyard.protocols import Capabilities, ServedModel
 from modelyard.testing import CutConnection, FakeVllm, Refuse
 from upstream_asking import TIMEOUTS, Hurried, http
@@ -129,3 +130,49 @@ def test_what_holds_no_embeddings_is_malformed(canned: Any, ask: Any, answer: An
     with made_by(canned(http(json.dumps(answer).encode())), Hurried()) as backend:
         with pytest.raises(BackendError, match="malformed"):
             ask(backend, ["hi"])
+
+
+UNUSABLE = http(json.dumps({"data": [{"index": 0, "embedding": [1.0]}], "usage": {"prompt_tokens": 4}}).encode())
+TOO_LONG = {"error": {"message": "maximum context length is 9 tokens"}, "usage": {"prompt_tokens": 4}}
+
+
+class Wrapped:
+    """What a host may put around a backend: it looks at every batch."""
+
+    def __init__(self, backend: UpstreamBackend) -> None:
+        self.inner, self.seen = backend, 0
+        self.blocking, self.entries, self.capabilities = True, backend.entries, backend.capabilities
+
+    def embed(self, request: EmbeddingRequest, model: ServedModel) -> Iterator[EmbeddedBatch]:
+        for batch in self.inner.embed(request, model):
+            self.seen += len(batch.vectors)
+            yield batch
+
+    async def aembed(self, request: EmbeddingRequest, model: ServedModel) -> AsyncIterator[EmbeddedBatch]:
+        async for batch in self.inner.aembed(request, model):
+            self.seen += len(batch.vectors)
+            yield batch
+
+
+def behind_one(backend: UpstreamBackend) -> Fallback:
+    return Fallback([Wrapped(backend)])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("on_loop", [False, True])
+@pytest.mark.parametrize("wrap", [Wrapped, behind_one])
+@pytest.mark.parametrize("answer", [UNUSABLE, http(json.dumps(TOO_LONG).encode())], ids=["unusable", "too long"])
+def test_what_an_answer_that_cannot_be_used_has_cost_is_booked_through_whatever_wraps_it(
+    canned: Any, answer: bytes, wrap: Any, on_loop: bool
+) -> None:
+    with made_by(canned(answer), Hurried()) as backend, open_platform(backend=wrap(backend)) as platform:
+        asked: Any = {"model": "words", "input": "a b c d e"}
+        with pytest.raises((BackendError, ContextLengthExceeded)):
+            asyncio.run(platform.embeddings.acreate(**asked)) if on_loop else platform.embeddings.create(**asked)
+        assert [(one.prompt_tokens, one.estimated) for one in platform.usage.list()] == [(4, False)]
+
+
+def test_every_batch_of_an_answer_that_cannot_be_used_has_vectors(canned: Any, ask: Any) -> None:
+    with made_by(canned(UNUSABLE), Hurried()) as backend:
+        wrapped = Wrapped(backend)
+        with pytest.raises(BackendError, match="1 numbers instead of 256"):
+            ask(wrapped, ["a"])

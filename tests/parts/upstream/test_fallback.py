@@ -10,6 +10,8 @@ from typing import Any
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from backends import AsynchronousFace, Failing, OnLoops
 from canned_answers import answering
@@ -17,7 +19,7 @@ from modelyard import Platform, Pricing, open_platform
 from modelyard.backends import VLLM, Timeouts, UpstreamBackend, offer
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
-from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Role
+from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Role, Usage
 from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound, Overloaded
 from modelyard.parts.contracts.backend import BackendContract
@@ -259,3 +261,76 @@ def test_the_next_one_answers_after_an_answer_that_cannot_be_used_but_has_a_cost
         assert [list(one) for one in embedded.vectors] == [[1.0, 0.0]]
         assert [(one.prompt_tokens, one.completion_tokens) for one in chats.usage.list()] == [(9, 9)]
         assert [one.prompt_tokens for one in vectors.usage.list()] == [9]
+
+
+# ---- what comes before an answer
+
+
+EMPTY_ONES = (Delta(), Delta(index=1), Delta(usage=Usage(7, 0)), Delta(index=2, usage=Usage(7, 3)))
+
+
+class Leading(EchoBackend):
+    """Yields deltas without content, and then fails, or echoes if there is no error."""
+
+    def __init__(self, leading: Iterable[Delta], error: Exception | None = None) -> None:
+        super().__init__()
+        self.leading, self.error = leading, error
+
+    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> Any:
+        return None
+
+    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Any]:
+        yield from self.leading
+        if self.error is not None:
+            raise self.error
+        yield from super().stream(request, model)
+
+
+def deltas_of(backend: Any, on_loop: bool) -> list[Delta]:
+    async def main() -> list[Any]:
+        return [delta async for delta in backend.astream(REQUEST, served(backend))]
+
+    return asyncio.run(main()) if on_loop else list(backend.stream(REQUEST, served(backend)))
+
+
+@given(st.lists(st.sampled_from(EMPTY_ONES), max_size=4), st.booleans())
+def test_what_comes_before_an_answer_is_part_of_it_and_of_a_failure_it_is_dropped(
+    leading: list[Delta], on_loop: bool
+) -> None:
+    alone = deltas_of(Fallback([Leading(leading)]), on_loop)
+    assert alone[: len(leading)] == leading
+    assert deltas_of(Fallback([Leading(leading), Failing(BackendError("never"))]), on_loop) == alone
+    assert deltas_of(Fallback([Leading(leading, BackendError("down")), Leading([])]), on_loop) == alone[len(leading) :]
+
+
+@pytest.mark.parametrize("on_loop", [False, True])
+def test_what_was_spent_is_told_before_an_error_of_the_caller(on_loop: bool) -> None:
+    spent, found = Delta(usage=Usage(7, 0)), list[Any]()
+    backend = Fallback([Leading([spent], InvalidInput.at("stop", msg="is odd")), EchoBackend()])
+
+    async def main() -> None:
+        async for delta in backend.astream(REQUEST, served(backend)):
+            found.append(delta)
+
+    with pytest.raises(InvalidInput):
+        asyncio.run(main()) if on_loop else found.extend(backend.stream(REQUEST, served(backend)))
+    assert found == [spent]
+
+
+@pytest.mark.parametrize("on_loop", [False, True])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_next_one_answers_however_many_choices_are_asked_for(count: int, temperature: float, on_loop: bool) -> None:
+    choices = [{"index": at, "message": {"content": "hi"}, "finish_reason": "stop"} for at in range(count)]
+    said = http(json.dumps({"choices": choices if temperature else choices[:1], **USAGE}).encode())
+    failed = [{**one, "finish_reason": "error"} for one in choices]
+    unusable = http(json.dumps({"choices": failed if temperature else failed[:1], **USAGE}).encode())
+    asked = {"model": "m", "messages": "x", "n": count, "temperature": temperature}
+    with ExitStack() as stack:
+        urls = [stack.enter_context(answering(raw)) for raw in (unusable, said)]
+        backends = [UpstreamBackend(url, models=[ONE], timeouts=Timeouts(retries=0)) for url in urls]
+        yard = stack.enter_context(open_platform(backend=Fallback([stack.enter_context(one) for one in backends])))
+        made = asyncio.run(yard.chat.acomplete(**asked)) if on_loop else yard.chat.complete(**asked)
+        assert [choice.message.text for choice in made.choices] == ["hi"] * count
+        (booked,) = yard.usage.list()
+        assert booked.prompt_tokens == 9

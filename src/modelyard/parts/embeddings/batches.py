@@ -4,14 +4,14 @@ import math
 from array import array
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, cast
-
-import attrs
+from typing import Any, TypeVar, cast
 
 from modelyard.domain.embedding import EmbeddedBatch, EmbeddingInput
 from modelyard.errors import BackendError
 from modelyard.protocols import AsyncBackend, Backend
 
+E = TypeVar("E", bound=Exception)
+_SPENT = "spent_tokens"
 LONG = 2**16
 """Bytes of inputs from which they are not embedded on an event loop, even by a backend that never waits."""
 
@@ -39,11 +39,11 @@ def as_streaming(backend: Any, size: int) -> Backend | AsyncBackend:
     return cast(Backend, SimpleNamespace(**found))
 
 
-@attrs.frozen
-class SpentTokens:
-    """What an answer of a server has cost that cannot be used; its error follows."""
-
-    tokens: int
+def with_spent(error: E, tokens: int | None) -> E:
+    """Note on an error how many tokens the answer has cost that cannot be used: see `BatchCollector.failed`."""
+    if tokens:
+        error.__dict__[_SPENT] = tokens
+    return error
 
 
 class BatchCollector:
@@ -61,9 +61,6 @@ class BatchCollector:
 
     def take(self, batch: Any) -> bool:
         """Add a batch; return True, so that the caller pauses after it. Raises `BackendError`."""
-        if type(batch) is SpentTokens:
-            self._count_tokens(batch.tokens, sum(self._limits[len(self.vectors) :]))
-            return True
         if type(batch) is not EmbeddedBatch or not batch.vectors:
             raise BackendError(f"the backend gave a {type(batch).__name__} instead of embeddings")
         first, last = len(self.vectors), len(self.vectors) + len(batch.vectors)
@@ -73,6 +70,12 @@ class BatchCollector:
         self._count_tokens(batch.tokens, sum(self._limits[first:last]))
         self.vectors += vectors
         return True
+
+    def failed(self, error: Exception) -> None:
+        """Add what the backend says, on its error, of the cost of an answer that cannot be used."""
+        spent = error.__dict__.get(_SPENT)
+        if spent is not None:
+            self._count_tokens(spent, sum(self._limits[len(self.vectors) :]))
 
     def _count_tokens(self, tokens: Any, most: int) -> None:
         """Add the tokens of some inputs, at most as many as were reserved for them."""

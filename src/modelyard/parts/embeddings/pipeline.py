@@ -85,6 +85,7 @@ class EmbeddingPipeline(BookedRequest):
         try:
             yield from self._embed(plan, collected)
         except Exception as failure:
+            collected.failed(failure)
             self.failure = None if isinstance(failure, CallerDisconnected) else failure
             if (rest := self.remainder()) is not None and self._claim(rest):
                 yield from self._write(rest)

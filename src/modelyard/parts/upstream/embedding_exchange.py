@@ -7,7 +7,7 @@ import attrs
 from modelyard.domain.embedding import EmbeddingRequest
 from modelyard.errors import ContextLengthExceeded, InvalidInput
 from modelyard.flow import Emit, Flow
-from modelyard.parts.embeddings.batches import SpentTokens
+from modelyard.parts.embeddings.batches import with_spent
 from modelyard.parts.embeddings.formats import embeddings_request
 from modelyard.parts.upstream.answers.embeddings import counted_tokens, read_answer
 from modelyard.parts.upstream.answers.values import read_json
@@ -39,7 +39,8 @@ class EmbeddingExchange(Attempts):
         try:
             yield from super().flow()
         except ContextLengthExceeded as error:
-            raise ContextLengthExceeded([attrs.evolve(one, loc=("input",)) for one in error.problems]) from None
+            moved = ContextLengthExceeded([attrs.evolve(one, loc=("input",)) for one in error.problems])
+            raise with_spent(moved, self._counted) from None
 
     def _body(self, name: str) -> bytes:
         asked = self._request.dimensions
@@ -64,6 +65,7 @@ class EmbeddingExchange(Attempts):
         yield Emit(batch)
 
     def _spent(self, failure: RetryableError) -> Flow[None]:
-        """Emit what an answer that cannot be used says of its cost."""
-        if self._counted and not self._begun:
-            yield Emit(SpentTokens(self._counted))
+        """Note on the error what an answer that cannot be used says of its cost."""
+        if not self._begun:
+            with_spent(failure.error, self._counted)
+        yield from ()

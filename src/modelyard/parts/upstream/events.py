@@ -10,7 +10,11 @@ MAX_EVENT = 2**24
 """The most bytes that an event may have."""
 
 
+DONE = frozenset({b"[DONE]", b"DONE", b"[done]"})
+"""How servers say that nothing more follows."""
 _BLANKS = 2**16
+_BETWEEN = " \t\r\n,"
+_JSON = json.JSONDecoder(strict=False, parse_int=float)
 _FIELDS = (b"data", b"event", b"id", b"retry", b"error")
 _FIELD = re.compile(rb"(?:[ \t]|\xef\xbb\xbf)*(data|event|id|retry|error)?[ \t]*:", re.IGNORECASE)
 
@@ -45,19 +49,35 @@ def event_within(event: bytes) -> bytes | None:
 
 
 def _failure(said: bytes) -> bytes:
-    """Return what a server says of a failure as the format has it."""
+    """Return what a server says of a failure as the format has it. That nothing more follows is none."""
     try:
         found = json.loads(said)
     except (ValueError, RecursionError):
         found = said.decode(errors="replace")
+    if isinstance(found, str) and found.strip().encode("utf-8", "replace") in DONE:
+        return found.strip().encode()
     return json.dumps({"error": found}).encode()
+
+
+def _are_objects(raw: bytes) -> bool:
+    """Return whether bytes are the JSON of objects, from the first to the last."""
+    rest = raw.decode("utf-8", "surrogateescape").strip(_BETWEEN)
+    if not rest.startswith("{") or not rest.endswith("}"):
+        return False
+    try:
+        while rest.startswith("{"):
+            rest = rest[_JSON.raw_decode(rest)[1] :].lstrip(_BETWEEN)
+    except (ValueError, RecursionError):
+        return False
+    return not rest
 
 
 class EventReader:
     """Takes bytes and returns the data of every event that they complete. Lines end in LF, CR LF or CR.
 
-    An event whose name is `error`, and a field of that name, as llama.cpp has it, become an error of the format. A line
-    of JSON without the name of a field is data, too: servers and proxies write errors so.
+    An event whose name is `error`, and a field of that name, as llama.cpp has it, become an error of the format. Lines
+    without the name of a field are data, too, if they are whole objects, together or each: servers and proxies write
+    errors so.
 
     >>> reader = EventReader()
     >>> reader.take(b'data: {"a"'), reader.take(b': 1}\\n\\n: still here\\n\\ndata: [DONE]\\n\\n')
@@ -68,6 +88,7 @@ class EventReader:
         self._most = most
         self._line = bytearray()
         self._data: list[bytes] = []
+        self._unnamed: list[bytes] = []
         self._is_failure = False
         self._size = 0
         self._returned = False
@@ -114,14 +135,23 @@ class EventReader:
     def _end_line(self, line: bytes, events: list[bytes]) -> None:
         """Take a complete line: part of the data, the end of an event, or something that is ignored."""
         if not line:
+            self._take_unnamed()
             if self._data:
                 data = b"\n".join(self._data)
                 events.append(_failure(data) if self._is_failure else data)
             self._data, self._size, self._is_failure = [], 0, False
         elif (found := _FIELD.match(line)) is not None:
+            self._take_unnamed()
             self._take_field((found[1] or b"").lower(), line[found.end() :].removeprefix(b" "))
-        elif line.startswith(b"{"):
-            self._data.append(line)
+        elif self._unnamed or line.startswith(b"{"):
+            self._unnamed.append(line)
+
+    def _take_unnamed(self) -> None:
+        """Take the lines without a name that came one after the other."""
+        if self._unnamed:
+            whole = b"\n".join(self._unnamed)
+            self._data += [whole] if _are_objects(whole) else filter(_are_objects, self._unnamed)
+            self._unnamed = []
 
     def _take_field(self, name: bytes, value: bytes) -> None:
         if name == b"data":

@@ -15,10 +15,10 @@ from modelyard.flow import Await, Emit, Flow
 from modelyard.formats.json import dumps
 from modelyard.parts.request_objects import request_object
 from modelyard.parts.upstream.answers.reader import AnswerBrokenOff, AnswerReader
-from modelyard.parts.upstream.answers.values import is_whole, read_json, read_values
+from modelyard.parts.upstream.answers.values import is_whole, read_values
 from modelyard.parts.upstream.decoding import TELLING, Decompressor, Unreadable, encoding_of
 from modelyard.parts.upstream.errors import Head, RetryableError, failed_inside, moved, refusal, reported
-from modelyard.parts.upstream.events import EventReader, begins_event, event_within, may_begin_event
+from modelyard.parts.upstream.events import DONE, EventReader, begins_event, event_within, may_begin_event
 from modelyard.parts.upstream.models import UpstreamModel
 from modelyard.parts.upstream.timeouts import Timeouts
 from modelyard.protocols import Clock, ServedModel
@@ -28,8 +28,7 @@ log.addHandler(logging.NullHandler())
 
 MAX_ANSWER = 2**26
 MAX_REFUSAL = 2**16
-_DONE = frozenset({b"[DONE]", b"DONE", b"[done]"})
-_LAST_LINES = tuple(b"\n" + done for done in _DONE)
+_LAST_LINES = tuple(b"\n" + done for done in DONE)
 """Ends of an event of several chunks: servers that send no blank lines."""
 _GREEDY = 1e-5
 """The temperature below which vLLM takes the likeliest token."""
@@ -277,12 +276,6 @@ class Attempts:
             raise _too_long(most)
         return b"".join(pieces)
 
-    def _json(self, raw: bytes) -> Any:
-        """Parse JSON. Raises the error that the value reports, if it is one."""
-        value = read_json(raw)
-        self._failed(value)
-        return value
-
     def _failed(self, value: Any, reader: AnswerReader | None = None) -> None:
         """Raise the error that a value reports, if it is one. An answer that is complete is kept nevertheless."""
         failed = failed_inside(value, self._upstream.api_key) if isinstance(value, dict) else None
@@ -388,7 +381,7 @@ class Exchange(Attempts):
     def _deltas(self, event: bytes, reader: AnswerReader, wrapped: int = 0) -> Sequence[Delta]:
         """Return the deltas of an event, which proxies may have `wrapped`, and note what the next one may take."""
         event = event.strip()
-        if event in _DONE:
+        if event in DONE:
             self._end()
             return ()
         if not event.startswith((b"{", b"[{")):

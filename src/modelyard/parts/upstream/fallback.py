@@ -14,7 +14,6 @@ from modelyard.domain import embedding
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta, Usage
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
-from modelyard.parts.embeddings.batches import SpentTokens
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, Deltas, ServedModel
 from modelyard.threads import run_blocking
 
@@ -98,14 +97,20 @@ class Fallback:
         *others, last = self._for(model.base_model)
         for backend in others:
             with closing(begin(backend)) as items:
+                leading: list[T] = []
                 try:
-                    first = next((one for one in items if not _only_costs(one)), None)
+                    for item in items:
+                        leading.append(item)
+                        if not _is_empty(item):
+                            break
                 except BackendError as error:
                     _log_failure(model, error)
                     continue
-                if first is not None:
-                    yield first
-                    yield from items
+                except Exception:
+                    yield from leading
+                    raise
+                yield from leading
+                yield from items
                 return
         yield from begin(last)
 
@@ -115,15 +120,23 @@ class Fallback:
         *others, last = self._for(model.base_model)
         for backend in others:
             async with aclosing(begin(backend)) as items:
+                leading: list[T] = []
                 try:
-                    first = await _first_of(items)
+                    async for item in items:
+                        leading.append(item)
+                        if not _is_empty(item):
+                            break
                 except BackendError as error:
                     _log_failure(model, error)
                     continue
-                if first is not None:
-                    yield first
-                    async for item in items:
+                except Exception:
+                    for item in leading:
                         yield item
+                    raise
+                for item in leading:
+                    yield item
+                async for item in items:
+                    yield item
                 return
         async with aclosing(begin(last)) as items:
             async for item in items:
@@ -162,18 +175,9 @@ def _with_real_structure(one: Capabilities, other: Capabilities) -> Capabilities
     )
 
 
-async def _first_of(items: AsyncIterator[T]) -> T | None:
-    async for item in items:
-        if not _only_costs(item):
-            return item
-    return None
-
-
-def _only_costs(item: Any) -> bool:
-    """Return whether something only reports what an answer has cost that cannot be used, as its error follows."""
-    if isinstance(item, Delta):
-        return item.usage is not None and item == Delta(index=item.index, usage=item.usage)
-    return type(item) is SpentTokens
+def _is_empty(item: Any) -> bool:
+    """Return whether an item is not yet the beginning of an answer: at most it tells what an answer has cost."""
+    return isinstance(item, Delta) and item == Delta(index=item.index, usage=item.usage)
 
 
 def _log_failure(model: ServedModel, error: BackendError) -> None:

@@ -10,7 +10,7 @@ from modelyard.domain.catalogue import CatalogueEntry, Pricing, Quantization, ch
 from modelyard.domain.completion import ANSWER_EXTRAS, SAMPLING_PARAMETERS
 from modelyard.errors import BackendError, InvalidInput, Problem
 from modelyard.lazy import log
-from modelyard.parts.upstream.answers.values import count_of, object_of, objects_of, string_of
+from modelyard.parts.upstream.answers.values import count_of, numbered_of, object_of, objects_of, string_of
 from modelyard.protocols import Capabilities
 
 COMMON = Capabilities(
@@ -134,7 +134,7 @@ def _cards(value: Any, deepest: int) -> Sequence[Any] | None:
     if isinstance(value, list):
         return value
     owner = object_of(value)
-    if next(iter(owner), "").isdecimal():
+    if numbered_of(owner):
         return objects_of(owner)
     found = (_cards(owner.get(name), deepest - 1) for name in _LISTS) if deepest else ()
     return next((one for one in found if one is not None), None)

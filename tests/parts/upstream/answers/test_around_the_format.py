@@ -105,6 +105,10 @@ FAILED = {
     "a field": b'error: {"code": 500, "message": "out of order"}\n\n',
     "a field, and text": b"error: out of order\n\n",
     "a line of JSON": b'{"error": {"message": "out of order"}}\n',
+    "lines of JSON": json.dumps({"error": {"message": "out of order"}}, indent=2).encode() + b"\n",
+    "lines of JSON in a list": json.dumps({"errors": [{"message": "out of order"}]}, indent=1).encode() + b"\r\n\r\n",
+    "lines of JSON, and the end": json.dumps({"error": "out of order"}, indent=0).encode() + b"\ndata: [DONE]\n\n",
+    "a line of JSON after a line of the log": b'{ half\n{"error": {"message": "out of order"}}\n',
     "a choice": event({"choices": [{"index": 0, "delta": {}, "error": {"code": 502, "message": "out of order"}}]}),
     "a choice that ends": event(
         {"choices": [{"index": 0, "delta": {}, "finish_reason": "error", "error": {"message": "out of order"}}]}
@@ -118,6 +122,27 @@ FAILED = {
 @pytest.mark.parametrize("form", FAILED)
 def test_a_failure_is_told_in_the_server_s_words(form: str, begun: bool, asking: Any) -> None:
     assert "out of order" in str(asked(stream(event(BEGUN) if begun else b": wait\n\n", FAILED[form]), asking))
+
+
+STRAY = [b"{ half of a line", b'{"half": 1,', b"{'time': 7}", b'{"a": 1} warning', b"{", b"{}}", b'{\n"a": ']
+
+
+@pytest.mark.parametrize("asking", [ask, ask_on_loop])
+@pytest.mark.parametrize("end", [b"\n", b"\n\n"])
+@pytest.mark.parametrize("stray", STRAY, ids=repr)
+def test_a_line_of_a_log_among_the_events_is_left_out(stray: bytes, end: bytes, asking: Any) -> None:
+    answer = stream(event(BEGUN), stray + end, event(ENDED), stray + end)
+    assert text_of(asked(answer, asking)) == "hi there"
+
+
+@pytest.mark.parametrize("done", [b"[DONE]", b" [DONE] ", b'"[DONE]"', b"[done]"])
+@pytest.mark.parametrize("field", [b"event: error\ndata: ", b"error: "])
+def test_an_end_that_is_called_an_error_is_an_end(done: bytes, field: bytes) -> None:
+    def ended(*events: bytes) -> str:
+        return str(asked(stream(event(BEGUN), *events)))
+
+    assert ended(event(ENDED), field + done + b"\n\n") == ended(event(ENDED), b"data: [DONE]\n\n")
+    assert ended(field + done + b"\n\n") == ended(b"data: [DONE]\n\n")
 
 
 @pytest.mark.parametrize("form", FAILED)

@@ -11,7 +11,7 @@ import attrs
 
 from modelyard.domain.completion import CompletionRequest, Delta, TokenLogprob
 from modelyard.parts.upstream.answers.reader import AnswerReader
-from modelyard.parts.upstream.answers.values import index_of, logprob_of, object_of, objects_of, string_of
+from modelyard.parts.upstream.answers.values import index_of, logprob_of, numbered_of, object_of, objects_of, string_of
 
 
 class PromptAnswerReader(AnswerReader):
@@ -39,13 +39,13 @@ def _prompt_logprobs(value: Any) -> tuple[TokenLogprob, ...]:
 
 
 def _place(value: Mapping[str, Any]) -> TokenLogprob | None:
-    entries = [_scored(id_, object_of(entry)) for id_, entry in value.items() if id_.isdecimal()]
+    entries = [_scored(id_, object_of(entry)) for id_, entry in numbered_of(value).items()]
     if not entries:
         return None
     own, known = entries[0], [entry for entry in entries if entry.rank is not None]
     return attrs.evolve(own, top=tuple(sorted(known, key=lambda entry: entry.rank or 0)))
 
 
-def _scored(id_: str, entry: Mapping[str, Any]) -> TokenLogprob:
+def _scored(id_: int, entry: Mapping[str, Any]) -> TokenLogprob:
     shown = string_of(entry.get("decoded_token"))
-    return TokenLogprob(shown, logprob_of(entry.get("logprob")), None, (), int(id_), index_of(entry.get("rank")))
+    return TokenLogprob(shown, logprob_of(entry.get("logprob")), None, (), id_, index_of(entry.get("rank")))

@@ -16,6 +16,8 @@ MOST_TOKENS = 2**40
 """A count above this is not one."""
 LEAST_LOGPROB = -9999.0
 """The log-probability of a token whose own is minus infinity, or cannot be read."""
+_MOST_DIGITS = 12
+"""A name of more digits is no number: not even that of a token."""
 BYTES_PER_TOKEN = 4
 """The estimate of tokens, where a server counts none, by the bytes of the text in UTF-8."""
 
@@ -77,10 +79,16 @@ def objects_of(value: Any) -> list[Mapping[str, Any]]:
     if value is None:
         return []
     if type(value) is dict or isinstance(value, Mapping):
-        if next(iter(value), "").isdecimal():
-            return [{"index": int(at), **one} for at, one in value.items() if isinstance(one, Mapping)]
+        numbered = numbered_of(value)
+        if numbered:
+            return [{"index": at, **one} for at, one in numbered.items() if isinstance(one, Mapping)]
         return [value]
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list | tuple) else []
+
+
+def numbered_of(value: Mapping[str, Any]) -> Mapping[int, Any]:
+    """Return the members of an object with numbers as names."""
+    return {int(at): one for at, one in value.items() if at.isdecimal() and len(at) <= _MOST_DIGITS}
 
 
 def count_of(value: Any) -> int | None:
