@@ -5,8 +5,6 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
-import attrs
-
 from modelyard.parts.server.bounds import Bounds
 from modelyard.parts.server.joined_writes import JoiningProtocol
 
