@@ -146,6 +146,27 @@ def test_a_file_is_converted_once(gguf_of: Any, monkeypatch: pytest.MonkeyPatch)
         read_source(path)
 
 
+def test_a_link_to_a_file_counts_by_its_own_name_and_place(gguf_of: Any) -> None:
+    path = gguf_of()
+    blob = path.parent.parent / "blobs" / ("ab" * 32)
+    blob.parent.mkdir()
+    path.rename(blob)
+    path.symlink_to(Path("..") / "blobs" / blob.name)  # as in the cache of a hub
+    found = read_source(path)
+    assert (found.id, found.folder.path) == ("tiny", str(path.parent / "tiny"))
+    assert found.source["file"] == str(path)
+    assert [one.name for one in blob.parent.iterdir()] == [blob.name]
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"), [("ab" * 32, "ab" * 32 + "-model"), ("tiny-v1.5", "tiny-v1.5-model"), ("Tiny.GGUF", "Tiny")]
+)
+def test_the_folder_of_a_file_has_another_name_than_the_file(gguf_of: Any, name: str, folder: str) -> None:
+    path = gguf_of()
+    found = read_source(path.rename(path.with_name(name)))
+    assert (found.id, found.folder.path) == (folder, str(path.parent / folder))
+
+
 def test_what_cannot_be_converted_leaves_nothing(gguf_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = gguf_of()
     whole = path.read_bytes()

@@ -44,6 +44,9 @@ class Converted:
 def convert(path: Path, progress: Progress | None = None) -> Converted:
     """Write the model of a GGUF file into the folder of its name beside it; one that was made before is kept.
 
+    A symbolic link counts by its own name and place: files in the cache of a hub are links to digests. A name that does
+    not end in .gguf gets "-model" at its end.
+
     Quantized weights become 32-bit floats. Needs the memory and the room on the disk that these take. `progress` is
     called with the bytes of the file that were read, and their total.
 
@@ -51,8 +54,8 @@ def convert(path: Path, progress: Progress | None = None) -> Converted:
     `StorageFull`, `MissingExtra`.
     """
     gguf = _package()
-    path = path.resolve()
-    folder, digest = path.with_suffix(""), _digest(path, progress)
+    path = path.parent.resolve() / path.name
+    folder, digest = _folder_of(path), _digest(path, progress)
     if folder.is_dir():
         return _made_before(folder, path, digest)
     if folder.exists():
@@ -76,6 +79,11 @@ def convert(path: Path, progress: Progress | None = None) -> Converted:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return made
+
+
+def _folder_of(path: Path) -> Path:
+    named = path.suffix.lower() == ".gguf"
+    return path.with_suffix("") if named else path.with_name(f"{path.name}-model")
 
 
 def _package() -> Any:
