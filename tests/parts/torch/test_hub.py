@@ -320,8 +320,22 @@ def test_no_error_shows_a_token_or_a_signed_address(hub: Hub, monkeypatch: pytes
         monkeypatch.setattr(hub, "busy", 0)
 
 
-def test_full_disks_have_these_numbers() -> None:
-    assert errno.ENOSPC in of_hub._FULL
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(OSError(number, "no room") for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)),
+        RuntimeError("Data processing error: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_is_told_however_the_library_says_it(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def download(*_: Any, **__: Any) -> str:
+        raise error
+
+    monkeypatch.setattr(of_hub.huggingface_hub, "hf_hub_download", download)
+    with pytest.raises(StorageFull, match="HF_HOME"):
+        of_hub.fetch(NAME)
 
 
 # ---- commands ------------------------------------------------------------------------------------------------------

@@ -1,5 +1,9 @@
 """GGUF files, and what is not a model: each says what to do."""
 
+import os
+import subprocess
+import sys
+from collections import namedtuple
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,12 +18,13 @@ from transformers import AutoModelForCausalLM
 from modelyard import open_platform
 from modelyard.cli import main
 from modelyard.errors import Conflict, InvalidInput, StorageFull
-from modelyard.parts.torch import gguf_loading
+from modelyard.parts.torch import gguf_file, gguf_loading
 from modelyard.parts.torch.sources import is_hub_name, read_source
 
 if find_spec("gguf") is not None:
     import gguf
 
+Usage = namedtuple("Usage", "total used free")
 MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
@@ -174,17 +179,45 @@ def test_what_cannot_be_converted_leaves_nothing(gguf_of: Any, monkeypatch: pyte
     with pytest.raises(InvalidInput, match=r"tiny\.gguf"):
         read_source(path)
     path.write_bytes(whole)
+    monkeypatch.setattr(gguf_file.shutil, "disk_usage", lambda path: Usage(9, 8, 1))
+    monkeypatch.setattr(gguf_loading, "write", None)
+    with pytest.raises(StorageFull, match=r"tiny\.gguf need [\d,]{6,} bytes in .*, where 1 are free"):
+        read_source(path)
+    assert [one.name for one in path.parent.iterdir()] == ["tiny.gguf"]
 
-    def full(path: Path, dtype: str, folder: Path) -> bool:
-        (folder / "model.safetensors").write_bytes(b"x")
-        with Path("/dev/full").open("wb") as file:
-            file.write(b"x")
-        return True
 
-    if Path("/dev/full").exists():
-        monkeypatch.setattr(gguf_loading, "write", full)
-        with pytest.raises(StorageFull, match=r"tiny\.gguf needs more room"):
-            read_source(path)
+CONVERT = """
+import resource, sys
+from transformers import PreTrainedModel
+from modelyard.errors import StorageFull
+from modelyard.parts.torch.sources import read_source
+
+def limit():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
+
+def saved(*words, save=PreTrainedModel.save_pretrained):
+    save(*words)
+    limit()
+
+if sys.argv[2] == "weights":
+    limit()
+else:
+    PreTrainedModel.save_pretrained = saved
+try:
+    read_source(sys.argv[1])
+except StorageFull as full:
+    print(full)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files have no limit there")
+@pytest.mark.parametrize("fails", ["weights", "tokenizer"])
+def test_a_disk_that_fills_up_while_the_folder_is_written_is_said(gguf_of: Any, fails: str) -> None:
+    path = gguf_of()
+    own = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", CONVERT, str(path), fails]
+    done = subprocess.run(command, env={**os.environ, **own}, capture_output=True, text=True, check=False)
+    assert "tiny.gguf needs more room as a folder" in done.stdout, done.stderr
     assert [one.name for one in path.parent.iterdir()] == ["tiny.gguf"]
 
 

@@ -4,7 +4,6 @@ Its own settings count: HF_ENDPOINT for the hub, HF_HOME for the cache, HF_HUB_O
 for what is gated or private. Only the files that serving and training read are fetched.
 """
 
-import errno
 import hashlib
 import json
 import re
@@ -17,6 +16,7 @@ from typing import Any
 import attrs
 
 from modelyard.errors import BackendError, Forbidden, InvalidInput, MissingExtra, NotFound, Overloaded, StorageFull
+from modelyard.parts.torch.full_disk import says_full
 from modelyard.parts.torch.model_config import CONFIG
 from modelyard.parts.torch.model_folder import (
     MORE_TEMPLATES,
@@ -39,8 +39,6 @@ _DIGEST, _GIT = re.compile("[0-9a-f]{64}|[0-9a-f]{40}"), 40
 
 _WAIT = 60.0
 """Seconds after which a hub that names no time is asked again."""
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @attrs.frozen
@@ -253,15 +251,13 @@ def _explained(name: str, revision: str | None) -> Iterator[None]:
         raise _refused(name, refused) from None
     except errors.OfflineModeIsEnabled:
         raise NotFound("Model", name, "HF_HUB_OFFLINE is set, and the cache does not have it") from None
-    except OSError as failed:
-        if failed.errno not in _FULL:
-            raise _broken(name, failed) from None
-        raise StorageFull(
-            f"the disk of {constants.HF_HUB_CACHE} is full; make room, or set HF_HOME to a folder on another disk, and "
-            f"add {name} again: files that were fetched whole are kept"
-        ) from None
     except Exception as failed:
-        if not _is_connection(failed):
+        if says_full(failed):
+            raise StorageFull(
+                f"the disk of {constants.HF_HUB_CACHE} is full; make room, or set HF_HOME to a folder on another disk, "
+                f"and add {name} again: files that were fetched whole are kept"
+            ) from None
+        if not (isinstance(failed, OSError) or _is_connection(failed)):
             raise
         raise _broken(name, failed) from None
 
