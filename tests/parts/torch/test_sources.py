@@ -193,7 +193,7 @@ from modelyard.errors import StorageFull
 from modelyard.parts.torch.sources import read_source
 
 def limit():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))  # only the files that Rust writes are larger
 
 def saved(*words, save=PreTrainedModel.save_pretrained):
     save(*words)

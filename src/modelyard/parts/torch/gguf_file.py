@@ -113,8 +113,8 @@ def _check_room(path: Path, needed: int) -> None:
     free = shutil.disk_usage(path.parent).free
     if needed > free:
         raise StorageFull(
-            f"the weights of {path.name} need {needed:,} bytes in {path.parent}, where {free:,} are free; make room, or "
-            "move the file to another disk"
+            f"the weights of {path.name} need {needed:,} bytes in {path.parent}, where {free:,} are free; make room, "
+            "or move the file to another disk"
         )
 
 
