@@ -1,5 +1,6 @@
 """GGUF files, and what is not a model: each says what to do."""
 
+import json
 import os
 import subprocess
 import sys
@@ -170,6 +171,44 @@ def test_the_folder_of_a_file_has_another_name_than_the_file(gguf_of: Any, name:
     path = gguf_of()
     found = read_source(path.rename(path.with_name(name)))
     assert (found.id, found.folder.path) == (folder, str(path.parent / folder))
+
+
+NEIGHBOURS = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "tokenizer.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "adapter_config.json",
+    "processor_config.json",
+    "chat_template.jinja",
+    "model.safetensors",
+]
+FOREIGN = {
+    "auto_map": {
+        name: "code.Own" for name in ("AutoConfig", "AutoTokenizer", "AutoModelForCausalLM", "AutoProcessor")
+    },
+    "tokenizer_class": "OwnTokenizer",
+    "architectures": ["OwnModel"],
+    "chat_template": "of another",
+    "base_model_name_or_path": "org/other",
+    "bos_token": "<other>",
+    "max_new_tokens": 7,
+}
+
+
+def test_nothing_beside_a_file_is_read_and_no_code_is_run(gguf_of: Any) -> None:
+    path = gguf_of()
+    alone = read_source(path.rename(path.parent.parent / path.name)).folder
+    crowded = gguf_of()
+    for name in NEIGHBOURS:
+        (crowded.parent / name).write_text(json.dumps(FOREIGN))
+    ran = crowded.parent / "ran"
+    (crowded.parent / "code.py").write_text(f"open({str(ran)!r}, 'w')")
+    found = read_source(crowded).folder
+    assert dict(found.files) == dict(alone.files)
+    assert not ran.exists()
 
 
 def test_what_cannot_be_converted_leaves_nothing(gguf_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
