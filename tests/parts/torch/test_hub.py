@@ -384,7 +384,9 @@ def test_the_user_of_an_endpoint_is_never_shown_stored_or_logged(
     said.append(call("base-models", "add", "org/other", status=1).output)
     said.append(call("ask", NAME, "hi", "--max-tokens", "3").output)
     said.append(call("base-models", "list", "--json", "--store", tmp_path / "yard.db").output)
-    assert "thrown while requesting" in caplog.text
+    logging.getLogger("huggingface_hub.utils._http").warning("thrown while requesting %s", f"{mirror}/a?key=s3cr3t")
+    for logged in (f"GET {hub.url}/api/models/", "Error while downloading", f"requesting {hub.url}/a"):
+        assert logged in caplog.text
     everything = "\n".join([*said, caplog.text])
     assert not [line for line in everything.splitlines() if "t0k3n" in line or "er:" in line or "s3cr3t" in line]
     assert not [path for path in tmp_path.glob("yard.db*") if b"t0k3n" in path.read_bytes()]

@@ -186,7 +186,7 @@ NEIGHBOURS = [
     "model.safetensors",
 ]
 FOREIGN = {
-    "auto_map": {name: "code.Own" for name in ("AutoConfig", "AutoTokenizer", "AutoModelForCausalLM", "AutoProcessor")},
+    "auto_map": dict.fromkeys(("AutoConfig", "AutoTokenizer", "AutoModelForCausalLM", "AutoProcessor"), "code.Own"),
     "tokenizer_class": "OwnTokenizer",
     "architectures": ["OwnModel"],
     "chat_template": "of another",
