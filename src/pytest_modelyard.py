@@ -8,6 +8,7 @@ Override `yard_backend` in a conftest or a test module to choose the backend:
 """
 
 import re
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -53,22 +54,22 @@ def yard(
     `@pytest.mark.yard(settings=Settings(...), backend=...)` gives arguments of `open_platform` for a test, a class or
     a module. The nearest mark that names an argument decides, also over `yard_backend`.
     """
+    from attrs import evolve
+
     from modelyard import Settings, open_platform
 
     faults = _faults_of(request)
     opener = open_platform if faults is None else faults.open_platform
-    lenient = {"settings": Settings(strict_conversations=False)} if yard_profile == "vllm" else {}
-    with opener(**{"backend": yard_backend, **lenient, **_marked(request), **_requested(request)}) as platform:
+    options = {"backend": yard_backend, **_marked(request), **_requested(request)}
+    if yard_profile == "vllm":
+        options["settings"] = evolve(options.get("settings") or Settings(), strict_conversations=False)
+    with opener(**options) as platform:
         if find_spec("modelyard.parts.doubles") is not None:  # the core works without its parts
-            _watch(platform, yard_profile, request)
+            from modelyard.testing import watch_requests
+
+            log = request.node.stash[_LOG] = watch_requests(platform, yard_profile)
+            log.faults = faults
         yield platform
-
-
-def _watch(platform: "Platform", profile: Any, request: pytest.FixtureRequest) -> None:
-    from modelyard.testing import watch_requests
-
-    log = request.node.stash[_LOG] = watch_requests(platform, profile)
-    log.faults = _faults_of(request)
 
 
 @pytest.fixture
@@ -309,12 +310,10 @@ def pytest_runtest_makereport(
     return report
 
 
-def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+def pytest_assertrepr_compare(op: str, left: Any, right: Any) -> list[str] | None:
     """Say what differs where the requests of a test are compared with those that it expects."""
-    log: Any = left if hasattr(left, "allow_refusals") else right
-    wanted = right if log is left else left
-    if op != "==" or not hasattr(log, "allow_refusals") or not isinstance(wanted, list | tuple):
+    logs: Any = sys.modules.get("modelyard.parts.doubles.requests.request_log")
+    log, wanted = (left, right) if logs and type(left) is logs.RequestLog else (right, left)
+    if op != "==" or logs is None or type(log) is not logs.RequestLog or not isinstance(wanted, list | tuple):
         return None
-    from modelyard.parts.doubles.requests.differences import differences
-
-    return ["the requests differ:", *differences(wanted, list(log))]
+    return ["the requests differ:", *logs.differences(wanted, list(log))]

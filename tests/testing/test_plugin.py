@@ -413,6 +413,61 @@ def test_expected(yard):
     )
 
 
+@pytest.mark.parametrize("fixture", ["", "yard_requests"])
+def test_comparisons_of_others_are_left_alone(pytester: pytest.Pytester, fixture: str) -> None:
+    result = run(
+        pytester,
+        f"""
+import pytest
+from unittest.mock import Mock, MagicMock, call
+
+class Touchy:
+    def __getattribute__(self, name):
+        if name.startswith("__"):
+            return object.__getattribute__(self, name)
+        raise SystemError("touched")
+
+PAIRS = [(call(1), call(2)), (Mock(), [1]), (MagicMock(), (1,)), ([1], call.a), ([1], Touchy()), (Touchy(), [1])]
+
+@pytest.mark.parametrize("at", range(len(PAIRS)))
+def test_mocks({fixture or "at"}{", at" if fixture else ""}):
+    left, right = PAIRS[at]
+    assert left == right
+
+def test_called({fixture}):
+    m = Mock()
+    m(1)
+    assert m.call_args == call(2)
+""",
+    )
+    result.assert_outcomes(failed=7)
+    for wrong in ("INTERNALERROR", "AttributeError", "TypeError", "SystemError", "requests differ"):
+        assert wrong not in result.stdout.str()
+
+
+def test_a_profile_keeps_what_a_mark_sets_and_a_mark_what_a_profile_sets(pytester: pytest.Pytester) -> None:
+    run(
+        pytester,
+        """
+import pytest
+from modelyard import Settings
+
+@pytest.fixture
+def yard_profile():
+    return "vllm"
+
+@pytest.mark.yard(settings=Settings(max_queued_jobs=3))
+def test_marked(yard):
+    settings = yard._runtime.settings
+    assert (settings.strict_conversations, settings.max_queued_jobs) == (False, 3)
+
+@pytest.mark.yard(project="desk")
+def test_marked_otherwise(yard):
+    assert (yard._runtime.settings.strict_conversations, yard._runtime.project) == (False, "desk")
+""",
+    ).assert_outcomes(passed=2)
+
+
 def test_what_was_sent_is_an_inline_snapshot(pytester: pytest.Pytester) -> None:
     pytest.importorskip("inline_snapshot")
     code = (

@@ -46,3 +46,35 @@ def test_two_prompts_of_a_model_are_two_rows_of_every_list_and_table(yard_file: 
             assert "Be &lt;brief&gt;." in shown
         assert "Scores of these models" in page("runs")  # a line for each prompt
         assert "2 runs compared, all pairs" in page("comparisons/evaluation", name=said.evaluation)
+
+
+def test_models_and_prompts_that_read_alike_in_short_are_rows_and_choices_of_their_own(yard_file: Path) -> None:
+    long = "You answer questions about bicycles, briefly, with care and in English"
+    asked: list[dict[str, str]] = [
+        {"system": "X {q}"},
+        {"prompt": "X {q}"},
+        {"system": f"{long}. {{q}}"},
+        {"system": f"{long}, or not. {{q}}"},
+    ]
+    with open_platform(yard_file, project="demo") as platform:
+        rows = [{"q": str(n), "prompt": "p", "expected": "a"} for n in range(4)]
+        runs = [platform.evaluations.run("quiz", "echo", rows, **each).run for each in asked]
+        for project in ("one", "two"):
+            start = platform.evaluations.runs.create(
+                "weave:///local/demo/object/quiz:v", f"weave:///local/{project}/object/same:v1", project="demo"
+            )
+            platform.evaluations.runs.finish(start.id, {"mean": 0.5, "scorer": "exact_match"})
+        reader: Any = Dashboard(platform, reader=host())
+
+        def page(path: str, **query: str) -> str:
+            request = Request("GET", f"/dashboard/{path}", urlencode(query), [("host", "127.0.0.1")], iter([b""]))
+            body: Any = reader.handle(request).body
+            return (body if isinstance(body, bytes) else b"".join(body)).decode()
+
+        matrix = page("runs").split("Scores of these models")[-1]
+        names = [line.split("</td>")[0] for line in matrix.split("<tr>")[2:]]
+        assert len(names) == len({*names}) == 6
+        compared = page("comparisons/evaluation", name=runs[0].evaluation)
+        assert "4 runs compared, all pairs" in compared
+        links = compared.split("or with")[1].split("</p>")[0].split("</a>")[:-1]
+        assert len({link.split(">")[-1] for link in links}) == 4

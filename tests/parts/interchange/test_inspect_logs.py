@@ -1,6 +1,8 @@
 """Logs of Inspect, read as runs and written of runs. The framework itself reads and writes them in a lane."""
 
 import json
+import re
+import tracemalloc
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from modelyard import open_platform
 from modelyard.cli import main
 from modelyard.domain.evaluation.run import RunState
 from modelyard.errors import InvalidInput
+from modelyard.parts.interchange import inspect_logs
 from modelyard.platform.platform import Platform
 
 
@@ -210,6 +213,139 @@ def test_a_run_that_is_written_is_read_as_it_was(
         assert read.prompts == {"system": "s {prompt}"}
 
 
+def test_a_log_that_is_refused_half_way_leaves_nothing(platform: Platform, tmp_path: Path) -> None:
+    samples = [sample(n, output={"completion": 10**30} if n == 70 else {"completion": "x"}) for n in range(80)]
+    for name in ("odd.json", "odd.eval"):
+        with pytest.raises(InvalidInput, match=rf"{name}.*r70"):
+            platform.evaluations.inspect.read(saved(tmp_path, log(*samples), name))
+    assert [*platform.evaluations.runs.list()] == []
+
+
+TORN = st.text(st.sampled_from("a\ud800\udfff\U0001f600\x00"), max_size=4)
+
+
+@examples(60)
+@given(st.sampled_from(["id", "input", "target", "output", "explanation", "scorer", "task", "model", "error"]), TORN)
+def test_half_characters_of_a_log_are_replaced(tmp_path_factory: pytest.TempPathFactory, where: str, torn: str) -> None:
+    one = sample(1)
+    head = {"eval_id": "e1", "task": "quiz", "model": "m"}
+    if where in head:
+        head[where] = torn
+    elif where == "output":
+        one["output"] = {"completion": torn}
+    elif where == "explanation":
+        one["scores"]["includes"]["explanation"] = torn
+    elif where == "scorer":
+        one["scores"] = {torn: {"value": "C"}}
+    elif where == "error":
+        one["error"] = {"message": torn}
+    else:
+        one[where] = torn
+    path = saved(tmp_path_factory.mktemp("log"), log(one, eval=head))
+    with open_platform(project="demo") as platform:
+        run = platform.evaluations.inspect.read(path)
+        assert run.state is RunState.COMPLETED
+        (row,) = platform.evaluations.result(run.id).rows
+        if where == "output":
+            assert row.output == re.sub(r"[\ud800-\udfff]", "\ufffd", json.loads(json.dumps(torn)))
+        str(platform.evaluations.report(run))
+
+
+@pytest.mark.parametrize("member", ["1e400", "NaN", "-1e999"])
+def test_what_is_no_number_is_absent(platform: Platform, tmp_path: Path, member: str) -> None:
+    path = saved(tmp_path, log(sample(1, working_time="?", scores={"s": {"value": "?"}}), extra="?"))
+    path.write_text(path.read_text().replace('"?"', member).replace('"eval": {', f'"eval": {{"odd": {member}, '))
+    (row,) = platform.evaluations.result(platform.evaluations.inspect.read(path).id).rows
+    assert (row.latency, row.scores.get("s")) == (None, None)
+
+
+METHODS = {
+    "stored": zipfile.ZIP_STORED,
+    "deflate": zipfile.ZIP_DEFLATED,
+    "bzip2": zipfile.ZIP_BZIP2,
+    "lzma": zipfile.ZIP_LZMA,
+}
+
+
+def archive(folder: Path, method: int = zipfile.ZIP_DEFLATED) -> Path:
+    path = folder / "odd.eval"
+    with zipfile.ZipFile(path, "w", method) as file:
+        file.writestr("header.json", json.dumps({name: one for name, one in log().items() if name != "samples"}))
+        for n in range(3):
+            file.writestr(f"samples/r{n}_epoch_1.json", json.dumps(sample(n, words=[*map(str, range(50))])))
+    return path
+
+
+@examples(150)
+@given(st.sampled_from([*METHODS]), st.data())
+def test_a_damaged_archive_is_a_run_or_refused_by_the_name_of_its_file(
+    tmp_path_factory: pytest.TempPathFactory, method: str, data: st.DataObject
+) -> None:
+    path = archive(tmp_path_factory.mktemp("log"), METHODS[method])
+    whole = bytearray(path.read_bytes())
+    for at in data.draw(st.lists(st.integers(2, len(whole) - 1), min_size=1, max_size=4)):
+        whole[at] = data.draw(st.integers(0, 255))
+    path.write_bytes(whole[: data.draw(st.sampled_from([len(whole), len(whole) // 2, len(whole) - 1]))])
+    with open_platform(project="demo") as platform:
+        try:
+            platform.evaluations.inspect.read(path)
+        except InvalidInput as refused:
+            assert "odd.eval" in str(refused)
+            assert [*platform.evaluations.runs.list()] == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "changed", "words"),
+    [
+        (8, 1, r"samples/r0_epoch_1\.json: cannot be read: .*encrypted"),
+        (10, 12, "another way"),
+        (10, 77, "another way"),
+        (10, 93, "Zstandard|cannot be read"),
+    ],
+)
+def test_a_member_that_cannot_be_decoded_is_refused(
+    platform: Platform, tmp_path: Path, offset: int, changed: int, words: str
+) -> None:
+    path = archive(tmp_path)
+    raw = bytearray(path.read_bytes())
+    entry = raw.index(b"PK\x01\x02", raw.index(b"PK\x01\x02") + 1)  # of the first sample
+    raw[entry + offset] = changed
+    path.write_bytes(raw)
+    with pytest.raises(InvalidInput, match=rf"odd\.eval.*{words}"):
+        platform.evaluations.inspect.read(path)
+
+
+@pytest.mark.parametrize(
+    ("bound", "least", "words"), [("LARGEST_ARCHIVE", 900, "together"), ("MOST_SAMPLES", 2, "more than 2")]
+)
+def test_an_archive_that_would_fill_the_memory_is_refused_before_it_is_read(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, least: int, words: str
+) -> None:
+    monkeypatch.setattr(inspect_logs, bound, least)
+    path = archive(tmp_path)
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda *args: pytest.fail("a member is read"))
+    with pytest.raises(InvalidInput, match=rf"odd\.eval.*samples.*{words}"):
+        platform.evaluations.inspect.read(path)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_more_than_the_size_of_a_member_is_decoded(platform: Platform, tmp_path: Path, method: str) -> None:
+    path = tmp_path / "odd.eval"
+    with zipfile.ZipFile(path, "w", METHODS[method]) as file:
+        file.writestr("header.json", b" " * 100_000_000 if method != "stored" else b" " * 100_000)
+    raw = bytearray(path.read_bytes())
+    at = raw.rindex(b"PK\x01\x02") + 24
+    raw[at : at + 4] = (1000).to_bytes(4, "little")
+    path.write_bytes(raw)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidInput, match=r"odd\.eval"):
+            platform.evaluations.inspect.read(path)
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_path_of_another_kind_and_a_file_for_a_tenant_are_refused(platform: Platform, tmp_path: Path) -> None:
     run = platform.evaluations.run("e", "echo", [{"prompt": "a", "expected": "a"}])
     with pytest.raises(InvalidInput, match=r"must end in \.json or \.eval"):
@@ -220,6 +356,14 @@ def test_a_path_of_another_kind_and_a_file_for_a_tenant_are_refused(platform: Pl
         platform.acting_as(platform.keys.authenticate(platform.keys.create("acme").secret)).evaluations.inspect.read(
             saved(tmp_path, log(sample(1)))
         )
+
+
+def test_a_tenant_writes_no_file(platform: Platform, tmp_path: Path) -> None:
+    tenant = platform.acting_as(platform.keys.authenticate(platform.keys.create("acme").secret))
+    run = tenant.evaluations.run("e", "echo", [{"prompt": "a", "expected": "a"}])
+    with pytest.raises(InvalidInput, match="only the host may name a file"):
+        tenant.evaluations.inspect.write(run, tmp_path / "log.json")
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_the_commands(yard_file: Path, tmp_path: Path) -> None:
@@ -238,3 +382,5 @@ def test_the_commands(yard_file: Path, tmp_path: Path) -> None:
     assert zipfile.is_zipfile(tmp_path / "out.eval")
     assert "must end in .json or .eval" in call("runs", "write-log", "my_quiz", tmp_path / "out.txt", status=1)
     assert "missing.json" in call("runs", "import", tmp_path / "missing.json", status=1)
+    odd = saved(tmp_path, log(sample(1, output={"completion": 10**30})), "odd.json")
+    assert "odd.json" in call("runs", "import", path, odd, status=1)

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from example_counts import examples
 from modelyard import open_platform
 from modelyard.domain.evaluation.run import RunState
+from modelyard.errors import StorageFull
 from modelyard.parts.traces.evaluation_runs import EVALUATE, ROW
 from modelyard.parts.traces.records import CallEnd, TracedCall
 from modelyard.platform.platform import Platform
+from modelyard.platform.runtime import Runtime
 
 BEGAN = datetime(2026, 11, 29, tzinfo=UTC)
 OP = "weave:///local/demo/op/"
@@ -118,3 +120,58 @@ def test_whatever_a_client_sends_as_an_evaluation_is_recorded(output: Any, examp
         for run in traces.keep_runs(["e", "p"]):
             assert len(platform.evaluations.result(run.id).rows) == 1
             str(platform.evaluations.report(run))
+
+
+NUMBERS = st.sampled_from([1e12, -1.0, 1e308, 2**62, 2**63 - 1, -(2**63), True, 0.5, 3, None, "2", [1]])
+
+
+@examples(60)
+@given(st.data())
+def test_whatever_numbers_a_client_sends_its_evaluation_ends_as_a_run(data: st.DataObject) -> None:
+    calls = evaluation(0)
+    for n in range(3):
+        output = {"output": "a", "scores": {"right": data.draw(NUMBERS)}, "model_latency": data.draw(NUMBERS)}
+        used = {name: {"input_tokens": data.draw(NUMBERS), "output_tokens": data.draw(NUMBERS)} for name in ("m", "n")}
+        calls.append(whole(f"p{n}", ROW, "e", output, inputs={"example": {"q": n}}, summary={"usage": used}))
+    with open_platform(project="demo") as platform:
+        traces = platform.compat.traces
+        traces.calls.record(calls)
+        (run,) = traces.keep_runs(["e"])
+        assert run.state is RunState.COMPLETED
+        rows = platform.evaluations.result(run.id).rows
+        assert len(rows) == 3
+        for row in rows:
+            assert row.latency is not None
+            assert 0 <= row.latency <= 1e9
+            assert all(count is None or 0 <= count < 2**63 for count in (row.prompt_tokens, row.completion_tokens))
+        str(platform.evaluations.report(run))
+
+
+def test_a_row_at_the_end_of_time_is_kept() -> None:
+    calls = evaluation(0)
+    at = datetime.max.replace(tzinfo=UTC) - timedelta(seconds=1)
+    row = TracedCall("local", "demo", "p", "e", f"{OP}{ROW}:v", at, "e", inputs={"example": {}})
+    calls.append(row.with_end(CallEnd("p", at, {"output": "a", "scores": {}, "model_latency": 9e8})))
+    with open_platform(project="demo") as platform:
+        platform.compat.traces.calls.record(calls)
+        (run,) = platform.compat.traces.keep_runs(["e"])
+        assert run.state is RunState.COMPLETED
+
+
+@pytest.mark.parametrize("odd", [StorageFull("no room"), RuntimeError("odd")])
+def test_what_goes_wrong_after_the_calls_are_recorded_is_logged(
+    odd: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(self: Runtime) -> None:
+        raise odd
+
+    with open_platform(project="demo") as platform:
+        traces = platform.compat.traces
+        traces.calls.record(evaluation(2))
+        with monkeypatch.context() as patch:
+            patch.setattr(Runtime, "require_room", refuse)
+            assert traces.keep_runs(["e"]) == []
+        assert "the traced evaluation e is not kept as a run" in caplog.text
+        assert [*platform.evaluations.runs.list()] == []
+        (run,) = traces.keep_runs(["e"])
+        assert run.state is RunState.COMPLETED

@@ -7,8 +7,9 @@ from modelyard.parts.comparisons.service import MOST_RUNS
 from modelyard.parts.comparisons.sheet import content
 from modelyard.parts.comparisons.slices import run_slices
 from modelyard.parts.dashboard.view import HtmlPage, View, empty
+from modelyard.parts.reports.headline import asked_of, labels_of
 from modelyard.parts.reports.html import Html, joined, table, tag
-from modelyard.report.numbers import model_text, ref_text
+from modelyard.report.numbers import ref_text
 
 SEARCHED = 2000
 
@@ -40,20 +41,21 @@ def shown(view: View) -> HtmlPage:
 
 
 def _baselines(view: View, name: str, runs: list[EvaluationRun]) -> Html:
-    links = [view.link(model_text(run), "comparisons", "evaluation", name=name, baseline=run.id) for run in runs]
+    named = zip(labels_of(runs), runs, strict=True)
+    links = [view.link(label, "comparisons", "evaluation", name=name, baseline=run.id) for label, run in named]
     every = view.link("all pairs", "comparisons", "evaluation", name=name)
     return tag("p", "Compare ", every, " or with ", *(part for link in links for part in (link, " ")))
 
 
-def _newest(view: View) -> dict[str, dict[tuple[str, ...], EvaluationRun]]:
+def _newest(view: View) -> dict[str, dict[tuple[object, ...], EvaluationRun]]:
     """Return the newest completed run of each model by evaluations; rescorings by other scorers are runs of their own
     kind, and only those of the newest run's scorer are compared."""
-    found: dict[str, dict[tuple[str, ...], EvaluationRun]] = {}
+    found: dict[str, dict[tuple[object, ...], EvaluationRun]] = {}
     scorers: dict[str, str] = {}
     for run in islice(view.platform.evaluations.runs.list_all(order="desc"), SEARCHED):
         scorer = str((run.summary or {}).get("scorer"))
         if run.state is RunState.COMPLETED and scorers.setdefault(run.evaluation, scorer) == scorer:
-            found.setdefault(run.evaluation, {}).setdefault((run.model, *run.prompts.values(), scorer), run)
+            found.setdefault(run.evaluation, {}).setdefault(asked_of(run), run)
     return found
 
 

@@ -8,7 +8,8 @@ from modelyard.domain.evaluation.aggregate import Aggregate, ReportKeywords, Rep
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput
-from modelyard.parts.comparisons.several import ComparedPair, RunsComparison, corrected, labels_of, pairs_of
+from modelyard.parts.comparisons.several import ComparedPair, RunsComparison, corrected, pairs_of
+from modelyard.parts.reports.headline import labels_of
 from modelyard.platform.evaluations.exported_run import ExportedFile
 from modelyard.platform.evaluations.result import AnyRun, run_id_of
 from modelyard.platform.evaluations.service import Evaluations

@@ -21,7 +21,6 @@ from modelyard.report.numbers import (
     interval_text,
     left_out_text,
     mean_text,
-    model_text,
 )
 
 NUMBERS = ("rows", "difference", "interval", "better", "same", "worse", "p")
@@ -149,11 +148,3 @@ def corrected(found: Sequence[Comparison]) -> list[Comparison]:
         ]
     )
     return [attrs.evolve(one, metrics=tuple(next(changed) for _ in one.metrics)) for one in found]
-
-
-def labels_of(runs: Sequence[EvaluationRun]) -> list[str]:
-    """Return a label for each run: the name of its model, and the end of its id if several have that name."""
-    names = [model_text(run) for run in runs]
-    return [
-        name if names.count(name) == 1 else f"{name} ({id_text(run.id)})" for name, run in zip(names, runs, strict=True)
-    ]

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from itertools import islice
@@ -26,6 +26,14 @@ from modelyard.protocols import Tx
 
 AT_ONCE = 64
 """How many answers one transaction writes."""
+
+LONGEST = 10.0**9
+"""The most seconds of an answer, some thirty years."""
+
+MOST_TOKENS = 10**12
+"""The most tokens of an answer: a store keeps the sum of millions of such counts."""
+
+_LATEST = datetime.max.replace(tzinfo=UTC)
 
 
 @attrs.frozen
@@ -70,6 +78,17 @@ class GivenRun:
     prompts: Mapping[str, str] = EMPTY
 
 
+def seconds_of(value: Any) -> float | None:
+    """Return how long something took, as a stranger says; None unless it is a number from 0 to `LONGEST`."""
+    return float(value) if type(value) in (int, float) and 0 <= value < LONGEST else None
+
+
+def tokens_of(counts: Iterable[Any]) -> int | None:
+    """Return the sum of the counts among these values, at most `MOST_TOKENS`; None if there are none."""
+    known = [count for count in counts if type(count) is int and count >= 0]
+    return min(sum(known), MOST_TOKENS) if known else None
+
+
 def scorer_ref(place: tuple[str, str], name: str, version: str | None = None) -> str:
     """Return the reference of a scorer, by its name as it is, as far as a reference can have it."""
     return str(ObjectRef(*place, RefKind.OP, re.sub(r"[^\w.-]", "_", name)[:128] or "scorer", version))
@@ -81,12 +100,13 @@ def derived_id(*parts: str) -> str:
 
 
 def keep_run(runtime: Runtime, given: GivenRun, answers: Iterable[GivenAnswer]) -> EvaluationRun:
-    """Keep a run with its answers, and end it. Given again, it gets what it lacks."""
+    """Keep a run with its answers, and end it. Given again, it gets what it lacks. Raises `InvalidInput` before
+    anything is kept, `StoreError`."""
     runtime.require_room()
+    records = iter([_records(given, answer) for answer in answers])
     runtime.store.transact(partial(_begin, given))
     known = iter_columns(runtime, Prediction, ("row_digest", "id"), "by_row", given.id)
     trials = Counter(row for row, *_ in known)
-    records = (_records(given, answer) for answer in answers)
     while some := list(islice(records, AT_ONCE)):
         trials = runtime.store.transact(partial(_add, some, trials))
     summary = run_summary(aggregate_means(StoredRun(runtime, given.id).columns()), given.scorers)
@@ -159,7 +179,7 @@ def _records(given: GivenRun, answer: GivenAnswer) -> tuple[Prediction, list[Sco
         run_id=given.id,
         output=EMPTY if answer.error else {"value": as_json(answer.output, at=(answer.key,))},
         error=truncate_for_storage(answer.error) or None,
-        finished_at=answer.started_at + timedelta(seconds=answer.seconds or 0),
+        finished_at=answer.started_at + min(timedelta(seconds=answer.seconds or 0), _LATEST - answer.started_at),
         latency=answer.seconds,
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.completion_tokens,
@@ -170,7 +190,7 @@ def _records(given: GivenRun, answer: GivenAnswer) -> tuple[Prediction, list[Sco
 
 def _scores(given: GivenRun, answer: GivenAnswer, prediction: Prediction) -> Iterator[Score]:
     for name, score in answer.scores.items():
-        value, reason = _score_of(score)
+        value, reason = _score_of(score, (answer.key, name))
         yield Score(
             derived_id(prediction.id, name),
             given.entity,
@@ -186,10 +206,10 @@ def _scores(given: GivenRun, answer: GivenAnswer, prediction: Prediction) -> Ite
         )
 
 
-def _score_of(score: GivenScore) -> tuple[Any, str]:
+def _score_of(score: GivenScore, at: tuple[str, ...]) -> tuple[Any, str]:
     if score.error:
         return None, score.error
     try:
-        return checked_score(as_json(score.value))
+        return checked_score(as_json(score.value, at=at))
     except TypeError as wrong:
         return None, str(wrong)

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import import_module
+from math import isfinite
 from typing import Any
 
 import attrs
@@ -16,20 +18,27 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.run import PROMPTS
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput
-from modelyard.formats.json import as_json
-from modelyard.parts.interchange.given_runs import GivenAnswer, GivenScore
+from modelyard.parts.interchange.given_runs import GivenAnswer, GivenScore, seconds_of, tokens_of
 from modelyard.parts.interchange.written_logs import PROMPTS_KEPT, ROW
 
 LARGEST = 2**30
 """The most bytes of a log, or of one sample of an archive."""
 
+LARGEST_ARCHIVE, MOST_SAMPLES = 2**32, 200_000
+"""The most bytes of what an archive has, and the most samples."""
+
+_PIECE = 4096
+"""How much of a member is read at once, which limits what is decoded beyond the size that it states."""
+
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_MAY_BE_SURROGATE = re.compile(r"[\ud800-\udfff]|\\u[dD][89a-fA-F]")
+
 _GRADES: Mapping[object, object] = {"C": True, "I": False, "N": False, "P": 0.5}
 """What the grades of its scorers count as: correct, incorrect, no answer, partial."""
 
-LONGEST = 10.0**9
-"""The most seconds of a sample, some thirty years."""
-
 _ZSTANDARD = 93
+
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, _ZSTANDARD)
 
 
 @attrs.frozen
@@ -42,7 +51,10 @@ class InspectLog:
     @property
     def digest(self) -> str:
         """What tells this log from others, and from itself once its scores were changed."""
-        return digest([self.header["eval"], [[_name(one), one.get("scores")] for one in self.samples]])
+        try:
+            return digest([self.header["eval"], [[_name(one), one.get("scores")] for one in self.samples]])
+        except RecursionError:
+            raise InvalidInput.at("eval", msg="is nested too deep") from None
 
     @property
     def model(self) -> str:
@@ -91,14 +103,11 @@ class InspectLog:
 
 
 def read_log(path: str | os.PathLike[str]) -> InspectLog:
-    """Read a log, an archive (.eval) or JSON. Raises `InvalidInput` naming the file and what is wrong with it."""
+    """Read a log, an archive (.eval) or JSON. Raises `InvalidInput` naming what is wrong with it, OSError."""
     name = os.fspath(path)
-    try:
-        with open(path, "rb") as file:
-            archived = file.read(2) == b"PK"
-        return _checked(*(_read_archive(name) if archived else _read_json(name)))
-    except InvalidInput as wrong:
-        raise wrong.below(name) from None
+    with open(path, "rb") as file:
+        archived = file.read(2) == b"PK"
+    return _checked(*(_read_archive(name) if archived else _read_json(name)))
 
 
 def _read_json(path: str) -> tuple[Any, Any]:
@@ -111,40 +120,76 @@ def _read_json(path: str) -> tuple[Any, Any]:
 
 
 def _read_archive(path: str) -> tuple[Any, Any]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if any(entry.compress_type == _ZSTANDARD for entry in archive.infolist()):
-                with suppress(ImportError):
-                    import_module("zipfile_zstd")  # comes with Inspect; Python has it from 3.14 on
-            names = {entry.filename: entry for entry in archive.infolist()}
-            if "header.json" not in names:
-                raise InvalidInput.at("header.json", msg="is missing: the evaluation did not end, or this is no log")
-            header = _parsed(_member(archive, names["header.json"]), "header.json")
-            found = [one for one in names if one.startswith("samples/") and one.endswith(".json")]
-            return header, [_parsed(_member(archive, names[one]), one) for one in found]
-    except zipfile.BadZipFile as wrong:
-        raise InvalidInput.at("log", msg=f"is not a whole archive: {wrong}") from None
+    with _decoding("log"):
+        archive = zipfile.ZipFile(path)
+    with archive:
+        names = {entry.filename: entry for entry in archive.infolist()}
+        if "header.json" not in names:
+            raise InvalidInput.at("header.json", msg="is missing: the evaluation did not end, or this is no log")
+        found = {name: one for name, one in names.items() if name.startswith("samples/") and name.endswith(".json")}
+        _check_members([names["header.json"], *found.values()])
+        if any(entry.compress_type == _ZSTANDARD for entry in names.values()):
+            with suppress(ImportError):
+                import_module("zipfile_zstd")  # comes with Inspect; Python has it from 3.14 on
+        header = _parsed(_member(archive, names["header.json"]), "header.json")
+        return header, [_parsed(_member(archive, one), name) for name, one in found.items()]
+
+
+def _check_members(members: list[zipfile.ZipInfo]) -> None:
+    for one in members:
+        if one.file_size > LARGEST:
+            raise InvalidInput.at(one.filename, msg="is larger than 1 GiB")
+        if one.compress_type not in _METHODS:  # bzip2 and LZMA have no limit of what they make of a few bytes
+            raise InvalidInput.at(one.filename, msg="is compressed in another way than logs are: deflate or Zstandard")
+    if len(members) - 1 > MOST_SAMPLES:
+        raise InvalidInput.at("samples", msg=f"are more than {MOST_SAMPLES:,}; split the log")
+    if sum(one.file_size for one in members) > LARGEST_ARCHIVE:
+        raise InvalidInput.at("samples", msg=f"are larger than {LARGEST_ARCHIVE >> 30} GiB together; split the log")
 
 
 def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    if entry.file_size > LARGEST:
-        raise InvalidInput.at(entry.filename, msg="is larger than 1 GiB")
+    with _decoding(entry.filename, entry.compress_type), archive.open(entry) as file:
+        return b"".join(iter(lambda: file.read(_PIECE), b""))
+
+
+@contextmanager
+def _decoding(name: str, method: int = zipfile.ZIP_STORED) -> Iterator[None]:
+    """Refuse what an archive, or a member that is compressed by a method, cannot be read for."""
     try:
-        with archive.open(entry) as file:
-            return file.read(LARGEST)
-    except NotImplementedError:
-        msg = (
-            "is compressed with Zstandard, which this Python cannot read; install inspect-ai next to modelyard, "
-            "or convert the log: inspect log convert --to json"
-        )
-        raise InvalidInput.at(entry.filename, msg=msg) from None
+        yield
+    except MemoryError:
+        raise
+    except Exception as wrong:  # noqa: BLE001 - each decoder raises errors of its own, and some raise any
+        msg = f"is not a whole archive: {wrong}" if name == "log" else f"cannot be read: {wrong or 'it is cut'}"
+        if method == _ZSTANDARD and isinstance(wrong, NotImplementedError):
+            msg = (
+                "is compressed with Zstandard, which this Python cannot read; install inspect-ai next to modelyard, "
+                "or convert the log: inspect log convert --to json"
+            )
+        raise InvalidInput.at(name, msg=msg) from None
 
 
 def _parsed(raw: bytes, name: str) -> Any:
+    """Parse JSON; what is no number is None, and half of a surrogate pair, which cannot be kept, is U+FFFD."""
     try:
-        return json.loads(raw, parse_constant=lambda word: None)
+        text = raw.decode(json.detect_encoding(raw), "surrogatepass")
+        found = json.loads(text, parse_constant=lambda word: None, parse_float=_finite)
+        return _whole(found) if _MAY_BE_SURROGATE.search(text) else found
     except (ValueError, RecursionError) as wrong:
         raise InvalidInput.at(name, msg=f"is not JSON: {wrong}") from None
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if isfinite(number) else None
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_SURROGATE.sub("\ufffd", name): _whole(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [*map(_whole, value)]
+    return _SURROGATE.sub("\ufffd", value) if isinstance(value, str) else value
 
 
 def _checked(header: Any, samples: Any) -> InspectLog:
@@ -185,18 +230,17 @@ def _name(sample: Mapping[str, Any]) -> str:
 
 def _answer(sample: Mapping[str, Any], began: datetime, key: str) -> GivenAnswer:
     usage = [*map(_members, _members(sample.get("model_usage")).values())]
-    seconds = sample.get("working_time", sample.get("total_time"))
     error = sample.get("error")
     return GivenAnswer(
         key,
         _inputs(sample),
         _output(sample),
         _time(sample.get("started_at")) or began,
-        float(seconds) if type(seconds) in (int, float) and 0 <= seconds < LONGEST else None,
+        seconds_of(sample.get("working_time", sample.get("total_time"))),
         "" if error is None else str(_members(error).get("message") or "failed"),
         {name: _score(score) for name, score in (sample.get("scores") or {}).items()},
-        _sum(usage, "input_tokens"),
-        _sum(usage, "output_tokens"),
+        tokens_of(one.get("input_tokens") for one in usage),
+        tokens_of(one.get("output_tokens") for one in usage),
     )
 
 
@@ -228,17 +272,12 @@ def _output(sample: Mapping[str, Any]) -> Any:
 def _score(score: Mapping[str, Any]) -> GivenScore:
     value = score.get("value")
     graded = _GRADES.get(value, value) if isinstance(value, str) else value
-    return GivenScore(as_json(graded), str(score.get("explanation") or ""))
-
-
-def _sum(usage: list[Mapping[str, Any]], name: str) -> int | None:
-    counts = [one[name] for one in usage if type(one.get(name)) is int]
-    return sum(counts) if counts else None
+    return GivenScore(graded, str(score.get("explanation") or ""))
 
 
 def _time(text: object) -> datetime | None:
     try:
         found = datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
+        return found and (found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC))
+    except (ValueError, OverflowError):
         return None
-    return found if found is None or found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -5,9 +5,9 @@ import os
 from modelyard.domain.evaluation.objects import ObjectRef, RefKind, object_id
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, located_at
 from modelyard.parts.interchange.given_runs import GivenRun, derived_id, keep_run, scorer_ref
-from modelyard.parts.interchange.inspect_logs import read_log
+from modelyard.parts.interchange.inspect_logs import InspectLog, read_log
 from modelyard.parts.interchange.written_logs import write_log
 from modelyard.platform.evaluations.result import AnyRun, run_id_of
 from modelyard.platform.evaluations.runs import find_run
@@ -34,12 +34,13 @@ class InspectLogs:
         The grades C, I and N are bools, P is 0.5. Raises `InvalidInput` naming the file and what is wrong with it,
         `Forbidden`, OSError.
         """
-        if self._principal.scope.entity is not None:
-            raise InvalidInput.at("path", msg="only the host may name a file")
+        self._require_host()
         place = named_place(self._runtime, self._principal, entity, project)
-        log = read_log(path)
+        with located_at(os.fspath(path)):
+            return self._kept(place, read_log(path))
+
+    def _kept(self, place: tuple[str, str], log: InspectLog) -> EvaluationRun:
         began, ended = log.times()
-        refs = {name: scorer_ref(place, name) for name in log.scorers}
         given = GivenRun(
             derived_id("inspect", *place, log.digest),
             *place,
@@ -47,7 +48,7 @@ class InspectLogs:
             str(ObjectRef(*place, RefKind.OBJECT, object_id(log.model) or "model")),
             began,
             ended,
-            refs,
+            {name: scorer_ref(place, name) for name in log.scorers},
             log.reason,
             log.prompts,
         )
@@ -58,5 +59,10 @@ class InspectLogs:
 
         Bools are the grades C and I. The metadata of a sample have its row. Raises `NotFound`, `InvalidInput`.
         """
+        self._require_host()
         found = find_run(self._runtime, self._principal, run_id_of(run))
         write_log(found, StoredRun(self._runtime, found.id).full(), path)
+
+    def _require_host(self) -> None:
+        if self._principal.scope.entity is not None:
+            raise InvalidInput.at("path", msg="only the host may name a file")

@@ -11,6 +11,7 @@ from modelyard.report.numbers import (
     confidence_text,
     count_text,
     difference_text,
+    id_text,
     interval_text,
     mean_text,
     model_text,
@@ -26,6 +27,19 @@ class _Named(Protocol):
 
 
 N = TypeVar("N", bound=_Named)
+
+
+def asked_of(run: EvaluationRun) -> tuple[object, ...]:
+    """Return what tells the model of a run, with the prompts that it was asked with, from others."""
+    return (run.model, *sorted(run.prompts.items()))
+
+
+def labels_of(runs: Sequence[EvaluationRun]) -> list[str]:
+    """Return a label for each run: the name of its model, and the end of its id if several have that name."""
+    names = [model_text(run) for run in runs]
+    return [
+        name if names.count(name) == 1 else f"{name} ({id_text(run.id)})" for name, run in zip(names, runs, strict=True)
+    ]
 
 
 def primary_first(run: EvaluationRun, metrics: Iterable[N]) -> tuple[N, ...]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -11,9 +11,18 @@ import attrs
 from modelyard.domain.evaluation.objects import ObjectRef, RefKind, object_id
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
-from modelyard.errors import InvalidInput, ModelyardError
+from modelyard.errors import ModelyardError
 from modelyard.lazy import log
-from modelyard.parts.interchange.given_runs import GivenAnswer, GivenRun, GivenScore, derived_id, keep_run, scorer_ref
+from modelyard.parts.interchange.given_runs import (
+    GivenAnswer,
+    GivenRun,
+    GivenScore,
+    derived_id,
+    keep_run,
+    scorer_ref,
+    seconds_of,
+    tokens_of,
+)
 from modelyard.parts.traces.objects import PublishedObjects
 from modelyard.parts.traces.records import TracedCall, TracedRow
 from modelyard.platform.paging import get_or_none, iter_index_live
@@ -33,13 +42,23 @@ def run_id_of(call: TracedCall) -> str:
 
 def keep_evaluations(runtime: Runtime, principal: Principal, place: Place, ended: Sequence[str]) -> list[EvaluationRun]:
     """Keep the evaluations among calls that have ended as runs, and those that others of these calls belong to."""
-    kept = []
-    for call in runtime.store.read(partial(_evaluations, place, ended)) if ended else ():
-        try:
-            kept.append(_Evaluation(runtime, principal, place, call).keep())
-        except InvalidInput as odd:  # the calls are recorded all the same
-            log.warning("the traced evaluation %s is not kept as a run: %s", call.id, odd)
+    kept: list[EvaluationRun] = []
+    with _logged("traced evaluations are not kept as runs"):
+        for call in runtime.store.read(partial(_evaluations, place, ended)) if ended else ():
+            with _logged(f"the traced evaluation {call.id} is not kept as a run"):
+                kept.append(_Evaluation(runtime, principal, place, call).keep())
     return kept
+
+
+@contextmanager
+def _logged(what: str) -> Iterator[None]:
+    """Log what goes wrong: the calls are recorded all the same, and their sender would send them again."""
+    try:
+        yield
+    except ModelyardError as odd:
+        log.warning("%s: %s", what, odd)
+    except Exception:  # noqa: BLE001 - it is logged
+        log.exception("%s", what)
 
 
 def _evaluations(place: Place, ended: Sequence[str], snapshot: Snapshot) -> list[TracedCall]:
@@ -97,13 +116,13 @@ class _Evaluation:
         value, example = _members(call.output.get("value")), self._resolved(call.inputs.get("example"))
         scores = _members(self._resolved(value.get("scores")))
         failed = made[0].exception if made and not scores else None
-        seconds = value.get("model_latency")
+        seconds = seconds_of(value.get("model_latency"))
         return GivenAnswer(
             call.id,
             example if isinstance(example, Mapping) else {"example": example},
             self._resolved(value.get("output", value.get("model_output"))),
             call.started_at,
-            float(seconds) if isinstance(seconds, int | float) else call.latency,
+            call.latency if seconds is None else seconds,
             _message(call.exception or failed),
             {name: self._score(name, score, made) for name, score in scores.items()},
             _tokens(call, ("prompt_tokens", "input_tokens")),
@@ -158,6 +177,4 @@ def _message(exception: str | None) -> str:
 
 def _tokens(call: TracedCall, names: Sequence[str]) -> int | None:
     used = map(_members, _members(call.summary.get("usage")).values())
-    counts = [next((one[name] for name in names if type(one.get(name)) is int), None) for one in used]
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+    return tokens_of(next((one[name] for name in names if type(one.get(name)) is int), None) for one in used)

@@ -4,14 +4,19 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx
 import openai
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from modelyard import EchoBackend, Platform, Router, ScriptedBackend, open_platform
 from modelyard.backends import on, say
 from modelyard.errors import ContextLengthExceeded, InvalidInput, NoAnswerPrepared, Overloaded, Problem
+from modelyard.parts.doubles.requests.differences import differences
+from modelyard.parts.doubles.requests.logged_request import LoggedRequest
 from modelyard.testing import (
     Faults,
     HttpxTransport,
@@ -220,3 +225,47 @@ def test_expectations_say_what_differs(scripted: Platform) -> None:
         expect(scripted).requests("Where is my refund?", "And now?")
     with pytest.raises(AssertionError, match=r"messages: expected 1 items, sent 2"):
         expect(scripted).requests({"messages": ["Be kind."]})
+
+
+def test_an_expectation_may_be_any_object_with_its_own_equality(scripted: Platform) -> None:
+    log = watch_requests(scripted)
+    with openai_client(scripted) as client:
+        client.models.list()
+    ask_in_process(scripted, model="support", messages=ASK)
+    assert log[0].method == "GET"
+    assert log == list(log)
+    assert log == [None, mock.ANY]
+    assert log == [mock.ANY, {"messages": mock.ANY}]
+    assert log != [{"a": 1}, mock.ANY]
+    assert log != [None, {"n": mock.ANY}]
+    assert differences([7, mock.ANY], list(log)) == [
+        "request 1, GET /inference/v1/models:",
+        "  body: expected 7, sent None",
+    ]
+
+
+SECRET = "sk-proj-abcdefghijklmnop1234"
+
+
+@given(st.integers(0, 320), st.sampled_from(["", " ", "\n", "\t", "'"]), st.booleans())
+def test_no_part_of_a_key_is_shown(length: int, before: str, nested: bool) -> None:
+    """Wherever it lies in the text, also where that is cut."""
+    text = "-" * length + before + SECRET
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": text}],
+        "metadata": {"a": {text: text} if nested else [text]},
+    }
+    request = LoggedRequest("POST", f"/v1/{SECRET}", body, 400, f"refused: {text}")
+    others: Any = [
+        "other",
+        text + "?",
+        {"metadata": {"a": 1}},
+        {"metadata": 1, "messages": [text + "?"]},
+        [],
+        {SECRET: 1},
+    ]
+    shown = [str(request), repr(request), *(line for one in others for line in differences([one], [request]))]
+    shown += differences([], [request])
+    for line in shown:
+        assert SECRET[:8] not in line

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from modelyard import EchoBackend, Platform, Settings, open_platform
 from modelyard.errors import InvalidInput
+from modelyard.parts.doubles.vendors import anthropic as anthropic_rules
+from modelyard.parts.doubles.vendors import openai as openai_rules
 from modelyard.parts.doubles.vendors.profiles import vendor_refusal
 from modelyard.parts.doubles.vendors.strict_schemas import why_not_strict
 from modelyard.testing import HttpxTransport, served, watch_requests
@@ -179,10 +181,6 @@ OF_MESSAGES: Any = {
         "messages.0.content.0: unexpected `tool_use_id` found in `tool_result` blocks: a. Each `tool_result` block "
         "must have a corresponding `tool_use` block in the previous message.",
     ),
-    "results without tools": (
-        {"messages": [ASK, USE, RESULT]},
-        "Requests which include `tool_use` or `tool_result` blocks must define tools",
-    ),
     "a choice without tools": (
         {"tool_choice": {"type": "any"}},
         "tool_choice may only be specified while providing tools",
@@ -312,6 +310,8 @@ def test_what_vendors_take_is_taken(strict: Platform) -> None:
         (RESPONSES, {"input": "go", "text": {"format": {"type": "json_object"}}, "instructions": "in json"}),
         (RESPONSES, {"input": [ASK, ITEM, {"type": "function_call_output", "call_id": "a", "output": "x"}]}),
         (MESSAGES, {"messages": [ASK, USE, RESULT], "tools": TOOLS, "max_tokens": 9}),
+        (MESSAGES, {"messages": [ASK, USE, RESULT], "max_tokens": 9}),
+        (f"{MESSAGES}/count_tokens", {"messages": [ASK, USE, RESULT]}),
         (MESSAGES, {"messages": [ASK], **thinking}),
     ]
     for path, body in taken:
@@ -319,14 +319,96 @@ def test_what_vendors_take_is_taken(strict: Platform) -> None:
         assert answer.status_code == 200, (body, answer.text)
 
 
+def uses(*ids: str) -> Any:
+    return {"role": "assistant", "content": [{"type": "tool_use", "id": id_, "name": "f", "input": {}} for id_ in ids]}
+
+
+def results(*ids: str) -> Any:
+    blocks = [{"type": "tool_result", "tool_use_id": id_, "content": "x"} for id_ in ids]
+    return {"role": "user", "content": blocks}
+
+
+SAID: Any = {"role": "assistant", "content": "Let me look."}
+
+
+@given(
+    st.lists(st.sampled_from("abcd"), min_size=1, unique=True).flatmap(
+        lambda ids: st.tuples(st.just(ids), st.integers(0, len(ids)), st.integers(0, len(ids)))
+    ),
+    st.booleans(),
+)
+def test_neighbouring_turns_of_one_role_are_one(cut: Any, said: bool) -> None:
+    ids, first, second = cut
+    calling = [*([SAID] if said else []), uses(*ids[:first]), uses(*ids[first:])]
+    answering = [results(*ids[:second]), results(*ids[second:])]
+    turns = [turn for turn in [*calling, *answering] if turn["content"]]
+    assert vendor_refusal(None, "POST", MESSAGES, {"messages": [ASK, *turns, ASK]}) is None
+    assert vendor_refusal(None, "POST", MESSAGES, {"messages": [ASK, *turns[:-1], SAID]}) is not None
+
+
+@pytest.mark.parametrize("path", [MESSAGES, f"{MESSAGES}/count_tokens"])
+def test_the_platform_reads_neighbouring_turns_so_too(strict: Platform, path: str) -> None:
+    asking: Any = {"role": "user", "content": "And now?"}
+    talks: Any = [
+        [SAID, uses("a"), uses("b"), results("b"), results("a"), asking],
+        [uses("a"), SAID, results("a")],
+        [uses("a", "b"), results("a"), results("b"), asking],
+        [uses("a"), results("a"), uses("b"), uses("c"), results("c", "b")],
+    ]
+    for talk in talks:
+        body = {"messages": [ASK, *talk], **({"max_tokens": 9} if path == MESSAGES else {})}
+        answer = asked(strict, path, body)
+        assert answer.status_code == 200, (talk, answer.text)
+    for talk in ([uses("a"), uses("b"), results("a")], [uses("a"), results("a"), results("b")]):
+        assert asked(strict, MESSAGES, {"messages": [ASK, *talk], "max_tokens": 9}).status_code == 400
+
+
+def test_what_is_split_into_turns_has_the_places_of_its_messages() -> None:
+    refused = vendor_refusal(None, "POST", MESSAGES, {"messages": [ASK, uses("a"), uses("b"), ASK, results("b", "c")]})
+    assert refused is not None
+    assert b"messages.2: `tool_use` ids were found without `tool_result` blocks immediately after: a." in refused[1]
+    refused = vendor_refusal(None, "POST", MESSAGES, {"messages": [ASK, uses("a"), ASK, results("a", "c")]})
+    assert refused is not None
+    assert b"messages.3.content.1: unexpected `tool_use_id` found" in refused[1]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"previous_response_id": "resp_1"},
+        {"conversation": "conv_1"},
+        {"prompt": {"id": "pmpt_1"}},
+        {"input": [ASK, {"type": "item_reference", "id": "msg_1"}]},
+    ],
+)
+def test_what_the_vendor_has_stored_may_have_the_word_json(more: Any) -> None:
+    body = {"input": "go", "text": {"format": {"type": "json_object"}}}
+    assert vendor_refusal(None, "POST", RESPONSES, body) is not None
+    assert vendor_refusal(None, "POST", RESPONSES, {**body, **more}) is None
+
+
+def test_of_several_calls_the_first_is_named() -> None:
+    for type_ in ("function_call", "function_call_output"):
+        items = [{"type": type_, "call_id": f"call_{number}"} for number in range(20)]
+        refused = vendor_refusal(None, "POST", RESPONSES, {"input": items})
+        assert refused is not None
+        assert json.loads(refused[1])["error"]["message"].rstrip(".").endswith(" call_0")
+
+
+def test_an_empty_stop_is_left_to_the_platform() -> None:
+    assert vendor_refusal(None, "POST", CHAT, {"messages": [ASK], "stop": []}) is None
+
+
 def test_a_profile_has_the_paths_of_its_vendor(strict: Platform) -> None:
     watch_requests(strict, "openai")
     answer = asked(strict, MESSAGES, {"max_tokens": 9, "messages": [ASK]})
     assert (answer.status_code, answer.json()) == (404, openai_error("Invalid URL (POST /v1/messages)", None, None))
     watch_requests(strict, "anthropic")
-    answer = asked(strict, RESPONSES, {"input": "go"})
     error = {"type": "not_found_error", "message": "Not found"}
-    assert (answer.status_code, answer.json()) == (404, {"type": "error", "error": error})
+    for path in (RESPONSES, f"{RESPONSES}/input_tokens"):
+        answer = asked(strict, path, {"input": "go"})
+        assert (answer.status_code, answer.json()) == (404, {"type": "error", "error": error})
+    assert asked(strict, CHAT, {"messages": [ASK], "tool_choice": "none"}).status_code == 200  # both vendors have it
 
 
 def test_errors_of_vllm_have_its_shape() -> None:
@@ -368,7 +450,93 @@ def test_any_body_is_taken_or_refused_with_an_error(body: Any, path: str) -> Non
     assert refused is None or isinstance(json.loads(refused[1])["error"]["message"], str)
 
 
-@given(json_values)
+odd = json_values | st.text("abc", max_size=2)
+odd_bodies = st.fixed_dictionaries(
+    {},
+    optional={
+        "messages": st.lists(
+            st.fixed_dictionaries(
+                {"role": st.sampled_from(["user", "assistant", "tool"]) | odd},
+                optional={
+                    "tool_call_id": odd,
+                    "tool_calls": st.lists(st.fixed_dictionaries({"id": odd}) | odd, max_size=2) | odd,
+                    "content": st.lists(
+                        st.fixed_dictionaries(
+                            {"type": st.sampled_from(["tool_use", "tool_result", "text"])},
+                            optional={"id": odd, "tool_use_id": odd, "text": odd},
+                        ),
+                        max_size=2,
+                    )
+                    | odd,
+                },
+            ),
+            max_size=3,
+        ),
+        "input": st.lists(
+            st.fixed_dictionaries(
+                {"type": st.sampled_from(["function_call", "function_call_output"])}, optional={"call_id": odd}
+            )
+            | odd,
+            max_size=3,
+        ),
+        "tools": st.lists(st.fixed_dictionaries({"name": odd, "input_schema": odd, "function": odd}) | odd, max_size=2),
+        "tool_choice": odd | st.fixed_dictionaries({"name": odd, "type": odd}),
+        "thinking": st.fixed_dictionaries({"type": st.just("enabled"), "budget_tokens": odd}),
+        "temperature": odd,
+        "max_tokens": odd,
+        "top_p": odd,
+    },
+)
+
+
+@given(odd_bodies)
+def test_no_rule_is_broken_by_a_body(body: Any) -> None:
+    for rules in (openai_rules.of_chat, openai_rules.of_responses, anthropic_rules.of_messages):
+        assert all(isinstance(one.message, str) for one in rules(body))
+
+
+ODD_IDS: Any = [["a"], {"a": 1}, 7, None, True]
+
+
+@pytest.mark.parametrize("id_", ODD_IDS)
+def test_an_id_that_is_no_text_is_refused_by_the_platform(strict: Platform, id_: Any) -> None:
+    bodies: Any = [
+        (CHAT, {"messages": [ASK, {"role": "tool", "tool_call_id": id_, "content": "x"}]}),
+        (CHAT, {"messages": [ASK, {**called("a"), "tool_calls": [{**called("a")["tool_calls"][0], "id": id_}]}]}),
+        (RESPONSES, {"input": [{"type": "function_call_output", "call_id": id_, "output": "x"}]}),
+        (RESPONSES, {"input": [{**ITEM, "call_id": id_}]}),
+        (MESSAGES, {"messages": [{**RESULT, "content": [{**RESULT["content"][0], "tool_use_id": id_}]}]}),  # type: ignore[dict-item]
+        (MESSAGES, {"messages": [ASK, {**USE, "content": [{**USE["content"][0], "id": id_}]}]}),  # type: ignore[dict-item]
+    ]
+    with open_platform(backend=EchoBackend(["m"])) as unwatched:
+        for path, body in bodies:
+            body = {"max_tokens": 9, **body} if path == MESSAGES else body
+            answer, own = asked(strict, path, body), asked(unwatched, path, body)
+            assert (answer.status_code, answer.json()) == (400, own.json()), body
+
+
+DEEP: Any = [b"[" * 100_000, b'{"input":' + b"[" * 900 + b"]" * 900 + b"}", b'{"n":' + b"9" * 9_000 + b"}", b"\xff{}"]
+
+
+@pytest.mark.parametrize("raw", DEEP, ids=["open", "deep", "long number", "no text"])
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+@pytest.mark.parametrize("profile", [None, "openai", "anthropic", "vllm"])
+def test_a_body_that_cannot_be_read_is_refused_by_the_platform(path: str, raw: bytes, profile: Any) -> None:
+    with open_platform(backend=EchoBackend(["m"])) as platform:
+        log = watch_requests(platform, profile)
+        headers = {"authorization": f"Bearer {platform.keys.create().secret}", "content-type": "application/json"}
+        with httpx.Client(transport=HttpxTransport(platform), base_url="http://any.invalid") as client:
+            assert client.post(path, content=raw, headers=headers).status_code == 400
+        assert (log[0].status, log[0].body, log[0].text) == (400, None, "")
+
+
+def strict_objects(inner: Any) -> Any:
+    return st.fixed_dictionaries(
+        {"additionalProperties": st.just(False), "properties": inner}, optional={"required": inner, "anyOf": inner}
+    )
+
+
+@given(json_values | strict_objects(json_values | st.dictionaries(st.text(max_size=2), strict_objects(json_values))))
 def test_any_schema_is_judged(schema: Any) -> None:
     assert isinstance(why_not_strict(schema), str)
 

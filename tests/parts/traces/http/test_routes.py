@@ -1,12 +1,15 @@
 """Traces over HTTP: what clients send is read back, in their words, and what does not fit is refused by its place."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from forms import HEADER, form
 from http_client import Client
+from modelyard.parts.traces.evaluation_runs import run_id_of
+from modelyard.parts.traces.records import TracedCall
 
 PLACE = {"project_id": "acme/traced"}
 TIMES = {"started_at": "2026-01-01T00:00:00+01:00", "trace_id": "t"}
@@ -206,3 +209,25 @@ def test_the_client_is_met_with_its_project(client: Any) -> None:
     assert client.send("POST", "/graphql", made, auth="Basic").json["data"]["upsertModel"]["model"]["name"] == "p"
     asked["variables"]["entityName"] = "other"
     assert client.send("POST", "/graphql", asked, auth="Basic").status == 403
+
+
+@pytest.mark.parametrize("odd", [1e12, -1.0, True, 2**63 - 1, 1e308])
+def test_an_evaluation_with_odd_numbers_is_recorded_and_kept_as_a_run(client: Any, odd: float) -> None:
+    whole = {"op_name": "weave:///acme/traced/op/Evaluation.evaluate:v", "ended_at": "2026-01-01T00:00:05Z"}
+    usage = {"usage": {name: {"input_tokens": odd} for name in ("m", "n")}}
+    row = {
+        **whole,
+        "op_name": "weave:///acme/traced/op/Evaluation.predict_and_score:v",
+        "parent_id": f"e{odd}",
+        "output": {"output": "a", "scores": {"right": True}, "model_latency": odd},
+        "summary": usage,
+    }
+    batch = [
+        {**start(f"p{odd}")["start"], **row},
+        {**start(f"e{odd}")["start"], **whole, "output": {}, "summary": {}},
+    ]
+    assert ask(client, "/v2/acme/traced/calls/complete", batch=batch) == {}
+    run = client.platform.evaluations.runs.get(
+        run_id_of(TracedCall("acme", "traced", f"e{odd}", "t", "op", datetime.now(UTC)))
+    )
+    assert run.state == "completed"

@@ -9,8 +9,8 @@ from modelyard.parts.annotations.pages import annotated, badges, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
 from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, lasted, short_id, status_chip, when
 from modelyard.parts.reports.comparison_page import comparison_content
-from modelyard.parts.reports.headline import primary_first
-from modelyard.parts.reports.html import Html, facts, joined, section, table, tag
+from modelyard.parts.reports.headline import asked_of, labels_of, primary_first
+from modelyard.parts.reports.html import Html, facts, joined, section, shortened, table, tag
 from modelyard.parts.reports.run_page import prompted, run_content, short_ref
 from modelyard.report.numbers import NONE, count_text, interval_text, model_text, ref_text, scorer_text
 
@@ -118,18 +118,21 @@ def score_of(run: EvaluationRun) -> float | None:
 
 def _matrix(view: View, runs: Sequence[EvaluationRun]) -> Html:
     """Show the score of each model on each evaluation by each scorer: that of the newest run of these."""
-    cells: dict[tuple[str, tuple[str, str]], EvaluationRun] = {}
+    cells: dict[tuple[object, tuple[str, str]], EvaluationRun] = {}
+    asked: dict[object, EvaluationRun] = {}
     for run in runs:
         if run.state is RunState.COMPLETED and score_of(run) is not None:
-            cells.setdefault((model_text(run), (run.evaluation, scorer_text(run))), run)
-    models, measured = dict.fromkeys(model for model, _ in cells), dict.fromkeys(one for _, one in cells)
-    if len(models) < 2:
+            asked.setdefault(asked_of(run), run)
+            cells.setdefault((asked_of(run), (run.evaluation, scorer_text(run))), run)
+    measured = dict.fromkeys(one for _, one in cells)
+    if len(asked) < 2:
         return Html("")
     columns = [("model", ""), *((f"{ref_text(one)}: {scorer}", "number") for one, scorer in measured)]
     new = [run for run in cells.values() if _is_short(run) and view.kept.get(_interval_key(run)) is None]
     more = view.later(lambda: size_of(view, *new))
     lines = [
-        [model, *(_cell(view, cells.get((model, one)), new if more else ()) for one in measured)] for model in models
+        [shortened(label, run.model), *(_cell(view, cells.get((key, one)), new if more else ()) for one in measured)]
+        for label, (key, run) in zip(labels_of([*asked.values()]), asked.items(), strict=True)
     ]
     return section("Scores of these models", table(columns, lines), more)
 

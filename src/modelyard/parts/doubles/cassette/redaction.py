@@ -50,7 +50,7 @@ class Redactor:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {self.text(name): self.value(part) for name, part in value.items()}
+            return {self.value(name): self.value(part) for name, part in value.items()}
         return [self.value(part) for part in value] if isinstance(value, list) else value
 
     def pieces(self, pieces: Sequence[str]) -> Sequence[str]:

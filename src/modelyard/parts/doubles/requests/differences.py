@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from modelyard.parts.doubles.requests.logged_request import LoggedRequest, last_text, plain
+from modelyard.parts.doubles.requests.logged_request import LoggedRequest, last_text, plain, shown, without_secrets
 
 _GONE = object()
 _SHOWN = 200
@@ -18,19 +18,21 @@ def differences(wanted: Sequence[object], sent: Sequence[LoggedRequest]) -> list
     if len(wanted) != len(sent):
         lines.append(f"{len(wanted)} requests were expected, and {len(sent)} were sent:")
         lines += [f"  {number}. {request}" for number, request in enumerate(sent, 1)]
-    return lines
+    return [*map(without_secrets, lines)]
 
 
 def _differing(wanted: object, request: LoggedRequest) -> Iterator[str]:
-    if isinstance(wanted, LoggedRequest):
-        wanted = wanted.body
-    if isinstance(wanted, str):
+    logged = isinstance(wanted, LoggedRequest)
+    wanted = wanted.body if isinstance(wanted, LoggedRequest) else wanted
+    if isinstance(wanted, str) and not logged:
         if wanted != request.text:
             yield _both("the last message", wanted, request.text)
         return
-    named = dict(wanted) if isinstance(wanted, Mapping) else {"body": wanted}
+    if not isinstance(wanted, Mapping):
+        yield from _compared("body", plain(wanted), request.body)
+        return
     body = request.body if isinstance(request.body, dict) else {}
-    for name, value in named.items():
+    for name, value in wanted.items():
         own = name in ("path", "status") and name not in body
         yield from _compared(name, plain(value), getattr(request, name) if own else body.get(name, _GONE))
 
@@ -43,12 +45,12 @@ def _compared(place: str, wanted: Any, sent: Any) -> Iterator[str]:
         for at, (value, found) in enumerate(zip(wanted, sent, strict=False)):
             yield from _compared(f"{place}[{at}]", value, found)
         if len(wanted) != len(sent):
-            yield f"{place}: expected {len(wanted)} items, sent {len(sent)}: {_shown(sent)}"
+            yield f"{place}: expected {len(wanted)} items, sent {len(sent)}: {shown(sent, _SHOWN)}"
     elif isinstance(wanted, str) and isinstance(sent, dict):
         text = last_text({"messages": [sent]})
         if wanted != text:
             yield _both(place, wanted, text)
-    elif not _equal(wanted, sent):
+    elif sent is _GONE or not _equal(wanted, sent):
         yield _both(place, wanted, sent)
 
 
@@ -59,9 +61,6 @@ def _equal(wanted: Any, sent: Any) -> bool:
 
 
 def _both(place: str, wanted: object, sent: object) -> str:
-    return f"{place}: expected {_shown(wanted)}, {'not sent' if sent is _GONE else f'sent {_shown(sent)}'}"
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return (
+        f"{place}: expected {shown(wanted, _SHOWN)}, {'not sent' if sent is _GONE else f'sent {shown(sent, _SHOWN)}'}"
+    )

@@ -1,6 +1,5 @@
 """A request of a client, and what became of it."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,12 +7,25 @@ import attrs
 
 from modelyard.errors import InvalidInput
 from modelyard.parts.doubles.cassette.redaction import Redactor
-from modelyard.parts.doubles.vendors.refusal import member
+from modelyard.parts.doubles.vendors.refusal import member, parsed
 
 REFUSED = {400, 404, 405, 413, 415, 422}
 """Statuses that say that the request itself is wrong; the others say how the platform or the caller stands."""
 
 _SHOWN = 300
+
+
+_REDACTOR = Redactor()
+without_secrets = _REDACTOR.text
+
+
+def shown(value: object, most: int | None = None) -> str:
+    """Return the representation of a value without secrets, and only then cut it to `most` characters."""
+    clean = _REDACTOR.value(value)  # before the representation puts letters in front of a key, as for the end of a line
+    text = without_secrets(repr(clean))
+    if most is None or len(text) <= most:
+        return text
+    return f"{clean[:most]!r}..." if isinstance(clean, str) else f"{text[:most]}..."
 
 
 @attrs.define(eq=False)
@@ -22,10 +34,10 @@ class LoggedRequest:
     `words` is what an error said."""
 
     method: str
-    path: str
-    body: Any = None
+    path: str = attrs.field(repr=shown)
+    body: Any = attrs.field(default=None, repr=shown)
     status: int | None = None
-    words: str = ""
+    words: str = attrs.field(default="", repr=shown)
 
     @property
     def model(self) -> str:
@@ -47,12 +59,9 @@ class LoggedRequest:
 
     def __str__(self) -> str:
         status = "no answer" if self.status is None else str(self.status)
-        asked = f" {self.text!r}" if len(self.text) <= _SHOWN else f" {self.text[:_SHOWN]!r}..."
-        lines = [" ".join(filter(None, [status, self.method, self.path, self.model])) + (asked if self.text else "")]
-        return _REDACTOR.text("\n    ".join([*lines, *filter(None, [self.words])]))
-
-
-_REDACTOR = Redactor()
+        asked = shown(self.text, _SHOWN) if self.text else ""
+        lines = [" ".join(filter(None, [status, self.method, self.path, self.model, asked]))]
+        return without_secrets("\n    ".join([*lines, *filter(None, [self.words])]))
 
 
 def last_text(body: object) -> str:
@@ -91,13 +100,6 @@ def words_of(body: bytes) -> str:
         if isinstance(found, list):
             return "; ".join(f"{'.'.join(member(one, 'loc') or ())}: {member(one, 'msg')}" for one in found)
     return ""
-
-
-def parsed(raw: bytes | None) -> Any:
-    try:
-        return None if not raw else json.loads(raw)
-    except ValueError:
-        return None
 
 
 def plain(value: Any) -> Any:

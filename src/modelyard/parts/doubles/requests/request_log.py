@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from modelyard.domain.identity import Principal
 from modelyard.parts.doubles.requests.differences import differences
-from modelyard.parts.doubles.requests.logged_request import LoggedRequest, parsed, words_of_failure
+from modelyard.parts.doubles.requests.logged_request import LoggedRequest, without_secrets, words_of_failure
 from modelyard.parts.doubles.vendors.profiles import Profile, check_profile
+from modelyard.parts.doubles.vendors.refusal import parsed
 from modelyard.platform.chat.backend_stream import backend_of
 from modelyard.platform.platform import Platform
 from modelyard.platform.runtime import Runtime
@@ -55,7 +56,7 @@ class RequestLog(Sequence[LoggedRequest]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"[{', '.join(f'{one.method} {one.path} {one.model}'.rstrip() for one in self)}]"
+        return without_secrets(f"[{', '.join(f'{one.method} {one.path} {one.model}'.rstrip() for one in self)}]")
 
     def __str__(self) -> str:
         return "\n".join(f"{number}. {request}" for number, request in enumerate(self, 1))
@@ -79,7 +80,7 @@ class RequestLog(Sequence[LoggedRequest]):
         refused = [one for one in self if one.refused and one.status not in self._allowed]
         found = [str(one) for one in refused if not any(words in one.words for words in planned)]
         missed = [] if 400 in self._allowed else self._said("missed")
-        return found + [words for words in missed if not any(words in one for one in told)]
+        return found + [without_secrets(words) for words in missed if not any(words in one for one in told)]
 
     def _planned(self) -> list[str]:
         """Return what the exceptions say that the script gave as answers, or that were scheduled."""

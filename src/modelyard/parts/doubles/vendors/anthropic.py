@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from modelyard.parts.doubles.vendors.refusal import Refusal, member, objects
@@ -17,7 +18,7 @@ def of_messages(body: Body) -> Iterator[Refusal]:
     """Yield what is refused of the body of a message, or of a count of its tokens."""
     turns = objects(body.get("messages"))
     blocks = [objects(turn.get("content")) for turn in turns]
-    yield from _tools(body, blocks)
+    yield from _tools(body)
     if member(body, "thinking", "type") == "enabled":
         yield from _thinking(body, member(body, "thinking", "budget_tokens"))
     yield from _ids(blocks)
@@ -29,12 +30,10 @@ def _of(blocks: Blocks, type_: str, name: str) -> list[Any]:
     return [block.get(name) for block in blocks if block.get("type") == type_]
 
 
-def _tools(body: Body, blocks: Sequence[Blocks]) -> Iterator[Refusal]:
+def _tools(body: Body) -> Iterator[Refusal]:
     tools = objects(body.get("tools"))
     if body.get("tool_choice") is not None and not tools:
         yield Refusal("tool_choice may only be specified while providing tools")
-    if not tools and any(_of(turn, "tool_use", "id") or _of(turn, "tool_result", "tool_use_id") for turn in blocks):
-        yield Refusal("Requests which include `tool_use` or `tool_result` blocks must define tools")
     names = [tool.get("name") for tool in tools]
     if len({name for name in names if isinstance(name, str)}) < len(names) and None not in names:
         yield Refusal("tools: Tool names must be unique.")
@@ -95,19 +94,35 @@ def _ids(blocks: Sequence[Blocks]) -> Iterator[Refusal]:
 
 def _unpaired(turns: Sequence[Mapping[str, Any]], blocks: Sequence[Blocks]) -> Iterator[Refusal]:
     called: list[Any] = []
-    for at, (turn, content) in enumerate(zip([*turns, {}], [*blocks, []], strict=True)):
-        answered = _of(content, "tool_result", "tool_use_id") if turn.get("role") == "user" else []
-        if missing := [id_ for id_ in called if id_ not in answered]:
+    for at, role, content in _merged(turns, blocks):
+        answered = _of([block for _, block in content], "tool_result", "tool_use_id") if role == "user" else []
+        if missing := [id_ for id_ in called if isinstance(id_, str) and id_ not in answered]:
             each = "Each `tool_use` block must have a corresponding `tool_result` block in the next message."
             ids = ", ".join(map(str, missing))
             words = "`tool_use` ids were found without `tool_result` blocks immediately after"
             yield Refusal(f"messages.{at - 1}: {words}: {ids}. {each}")
-        for number, block in enumerate(content):
-            if block.get("type") == "tool_result" and block.get("tool_use_id") not in called:
+        for place, block in content:
+            id_ = block.get("tool_use_id") if block.get("type") == "tool_result" else None
+            if isinstance(id_, str) and id_ not in called:
                 each = "Each `tool_result` block must have a corresponding `tool_use` block in the previous message."
-                words = f"unexpected `tool_use_id` found in `tool_result` blocks: {block.get('tool_use_id')}"
-                yield Refusal(f"messages.{at}.content.{number}: {words}. {each}")
-        called = _of(content, "tool_use", "id") if turn.get("role") == "assistant" else []
+                words = f"unexpected `tool_use_id` found in `tool_result` blocks: {id_}"
+                yield Refusal(f"{place}: {words}. {each}")
+        called = _of([block for _, block in content], "tool_use", "id") if role == "assistant" else []
+
+
+def _merged(
+    turns: Sequence[Mapping[str, Any]], blocks: Sequence[Blocks]
+) -> Iterator[tuple[int, object, list[tuple[str, Mapping[str, Any]]]]]:
+    """Yield the turns as the vendor reads them, and an empty one at the end: neighbours of one role are one. Each has
+    the number of its first message, its role, and its blocks with their places."""
+    for role, group in groupby(enumerate([*turns, {}]), key=lambda numbered: numbered[1].get("role")):
+        numbers = [at for at, _ in group]
+        content = [
+            (f"messages.{at}.content.{number}", block)
+            for at in numbers
+            for number, block in enumerate(blocks[at] if at < len(blocks) else [])
+        ]
+        yield numbers[0], role, content
 
 
 def _last(turns: Sequence[Mapping[str, Any]], blocks: Sequence[Blocks]) -> Iterator[Refusal]:

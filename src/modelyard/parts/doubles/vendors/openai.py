@@ -15,7 +15,7 @@ Body = Mapping[str, Any]
 
 def of_chat(body: Body) -> Iterator[Refusal]:
     """Yield what is refused of the body of a chat completion."""
-    yield from _empty(body, "messages", "tools", "stop")
+    yield from _empty(body, "messages", "tools")
     yield from _only_with(body, "tools", "tool_choice", "parallel_tool_calls", are="'tools' are specified")
     yield from _only_with(body, "logprobs", "top_logprobs", are="'logprobs' is enabled")
     if body.get("stream_options") is not None and body.get("stream") is not True:
@@ -38,14 +38,21 @@ def of_responses(body: Body) -> Iterator[Refusal]:
     if not body.get("tools") and _insists(body.get("tool_choice")):
         yield Refusal("Tool choice 'required' must be specified with 'tools' parameter.", "tool_choice")
     yield from _tools([tool if tool.get("type") == "function" else None for tool in objects(body.get("tools"))], "")
-    if not body.get("previous_response_id") and not body.get("conversation"):
+    continued = _goes_on(body)
+    if not continued:
         yield from _unpaired_items(objects(body.get("input")))
     asked = [body.get("input"), body.get("instructions")]
-    if member(body, "text", "format", "type") == "json_object" and not _has_json(asked):
+    if member(body, "text", "format", "type") == "json_object" and not continued and not _has_json(asked):
         words = "must contain the word 'json' in some form to use 'text.format' of type 'json_object'."
         yield Refusal(f"Response input messages {words}", "input")
     if member(body, "text", "format", "type") == "json_schema":
         yield from _form(member(body, "text", "format"), "text.format.schema", "invalid_json_schema")
+
+
+def _goes_on(body: Body) -> bool:
+    """Return whether the vendor reads more than the body: what it has stored, which is unknown here."""
+    stored = any(body.get(name) for name in ("previous_response_id", "conversation", "prompt"))
+    return stored or any(item.get("type") == "item_reference" for item in objects(body.get("input")))
 
 
 def _empty(body: Body, *names: str) -> Iterator[Refusal]:
@@ -114,22 +121,24 @@ def _has_json(asked: object) -> bool:
 
 
 def _unpaired(messages: list[Mapping[str, Any]]) -> Iterator[Refusal]:
-    pending: dict[Any, None] = {}
+    pending: dict[str, None] = {}
     for at, message in enumerate([*messages, {}]):
         place = f"messages.[{at}].role"
         if message.get("role") == "tool":
-            if message.get("tool_call_id") not in pending:
+            id_ = message.get("tool_call_id")
+            if id_ in list(pending):
+                del pending[id_]
+            elif isinstance(id_, str):
                 words = "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
                 yield Refusal(f"Invalid parameter: {words}", place)
-            pending.pop(message.get("tool_call_id"), None)
             continue
         if pending:
             yield Refusal(_unanswered(pending), place if at < len(messages) else f"messages.[{at - 1}].role")
         yield from _empty_calls(message, at)
-        ids = [call.get("id") for call in objects(message.get("tool_calls"))]
-        for number, id_ in enumerate(ids):
+        called = [call.get("id") for call in objects(message.get("tool_calls"))]
+        for number, id_ in enumerate(called):
             yield from _too_long(id_, f"messages[{at}].tool_calls[{number}].id", LONGEST_ID)
-        pending = dict.fromkeys(id_ for id_ in ids if isinstance(id_, str))
+        pending = dict.fromkeys(id_ for id_ in called if isinstance(id_, str))
 
 
 def _empty_calls(message: Mapping[str, Any], at: int) -> Iterator[Refusal]:
@@ -148,11 +157,14 @@ def _unanswered(pending: Mapping[Any, None]) -> str:
 
 
 def _unpaired_items(items: list[Mapping[str, Any]]) -> Iterator[Refusal]:
-    if any(item.get("type") == "item_reference" for item in items):
-        return
-    calls = {item.get("call_id"): None for item in items if item.get("type") == "function_call"}
-    answers = {item.get("call_id"): None for item in items if item.get("type") == "function_call_output"}
-    for id_ in answers.keys() - calls.keys():
+    calls, answers = (_ids(items, type_) for type_ in ("function_call", "function_call_output"))
+    for id_ in (id_ for id_ in answers if id_ not in calls):
         yield Refusal(f"No tool call found for function call output with call_id {id_}.", "input")
-    for id_ in calls.keys() - answers.keys():
+    for id_ in (id_ for id_ in calls if id_ not in answers):
         yield Refusal(f"No tool output found for function call {id_}.", "input")
+
+
+def _ids(items: list[Mapping[str, Any]], type_: str) -> dict[str, None]:
+    """Return the ids of calls in the order of the items; what is no text is the platform's to refuse."""
+    ids = (item.get("call_id") for item in items if item.get("type") == type_)
+    return dict.fromkeys(id_ for id_ in ids if isinstance(id_, str))

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from modelyard.errors import InvalidInput
 from modelyard.parts.doubles.vendors import anthropic, openai
-from modelyard.parts.doubles.vendors.refusal import Refusal, member
+from modelyard.parts.doubles.vendors.refusal import Refusal, member, parsed
 
 Profile = Literal["openai", "anthropic", "vllm"]
 """A vendor whose strictness and errors a double has."""
@@ -20,8 +20,8 @@ _BY_PATH: Mapping[str, tuple[Profile, Rules]] = {
     "/messages": ("anthropic", anthropic.of_messages),
     "/messages/count_tokens": ("anthropic", anthropic.of_messages),
 }
-_ONE_VENDOR = {"/responses", "/messages", "/messages/count_tokens"}
-"""Paths that only their own vendor has."""
+_SHARED = {"/chat/completions"}
+"""Paths that other vendors than their own have, too."""
 
 _VLLM_TYPES: Mapping[int, str] = {401: "Unauthorized", 404: "NotFoundError", 503: "ServiceUnavailable"}
 _NEW_TEXT = ("BadRequestError", "InternalServerError")
@@ -44,7 +44,7 @@ def vendor_refusal(profile: Profile | None, method: str, path: str, body: object
         return None
     vendor, rules = _BY_PATH[found]
     if profile not in (None, vendor):
-        return _shaped(profile, _not_there(profile, path)) if found in _ONE_VENDOR else None
+        return None if found in _SHARED else _shaped(profile, _not_there(profile, path))
     first = next(rules(body), None)
     return None if first is None else _shaped(vendor, first)
 
@@ -67,16 +67,9 @@ def _shaped(vendor: Profile | None, refusal: Refusal) -> tuple[int, bytes]:
 def vendor_error(profile: Profile | None, status: int, body: bytes) -> bytes:
     """Return the body of an error of the platform's as the vendor has it: that of vLLM has a type and a code of its
     own, and those of the others are the platform's."""
-    found = member(_parsed(body), "error") if profile == "vllm" else None
+    found = member(parsed(body), "error") if profile == "vllm" else None
     if not isinstance(found, dict) or "message" not in found:
         return body
     type_ = _VLLM_TYPES.get(status, _NEW_TEXT[status >= 500])
     error = {"message": found["message"], "type": type_, "param": found.get("param"), "code": status}
     return json.dumps({"error": error}).encode()
-
-
-def _parsed(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except ValueError:
-        return None

@@ -5,6 +5,9 @@ from typing import Any
 
 import attrs
 
+from modelyard.errors import InvalidInput
+from modelyard.formats.json import loads
+
 
 @attrs.frozen
 class Refusal:
@@ -14,6 +17,14 @@ class Refusal:
     param: str | None = None
     code: str | None = None
     status: int = 400
+
+
+def parsed(raw: bytes | None) -> Any:
+    """Return the JSON of a body; None if there is none, or such as the platform refuses: too deep, or a value twice."""
+    try:
+        return loads(raw, max_structure=len(raw)) if raw else None
+    except InvalidInput:
+        return None
 
 
 def objects(value: object) -> list[Mapping[str, Any]]:

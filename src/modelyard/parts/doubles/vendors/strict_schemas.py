@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from modelyard.parts.doubles.vendors.refusal import member
-
 NOT_PERMITTED = ("allOf", "not", "dependentRequired", "dependentSchemas", "if", "then", "else", "patternProperties")
 """Keywords that no strict schema may have."""
 
@@ -46,7 +44,8 @@ def _is_object(schema: Mapping[str, Any]) -> bool:
 def _broken_object(schema: Mapping[str, Any], at: Place) -> Iterator[str]:
     if schema.get("additionalProperties") is not False:
         yield _said(at, "'additionalProperties' is required to be supplied and to be false.")
-    names, required = list(member(schema, "properties") or ()), schema.get("required", [])
+    properties, required = schema.get("properties"), schema.get("required")
+    names = list(properties) if isinstance(properties, dict) else []
     listed = required if isinstance(required, list) else []
     if missing := [name for name in names if name not in listed]:
         wanted = "'required' is required to be supplied and to be an array including every key in properties."

@@ -1,6 +1,7 @@
 """The turns of a conversation in the messages format, and the messages that they are."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Literal
 
 import attrs
@@ -219,7 +220,7 @@ def messages_of(system: str | Sequence[TextBlock] | None, turns: Sequence[Turn])
     found: list[Message] = []
     if system:
         found.append(Message(Role.SYSTEM, system if isinstance(system, str) else _text(system)))
-    for turn in turns:
+    for turn in _joined(turns):
         if isinstance(turn.content, str):
             found.append(Message(Role(turn.role), turn.content))
         elif isinstance(turn, UserTurn):
@@ -227,6 +228,34 @@ def messages_of(system: str | Sequence[TextBlock] | None, turns: Sequence[Turn])
         else:
             found.append(_of_assistant(turn.content))
     return tuple(found)
+
+
+def _joined(turns: Sequence[Turn]) -> Iterator[Turn]:
+    """Yield the turns; of neighbours of one role the calls are in one, and the answers of tools come first."""
+    for kind, group in groupby(turns, key=type):
+        several = list(group)
+        of_tools = [block for turn in several for block in _blocks(turn) if isinstance(block, _OF_TOOLS)]
+        if len(several) == 1 or not of_tools:
+            yield from several
+        elif kind is AssistantTurn:
+            yield _with(several[0], [block for turn in several for block in _blocks(turn)])
+        else:
+            yield _with(several[0], of_tools)
+            for turn in several:
+                if rest := [block for block in _blocks(turn) if not isinstance(block, _OF_TOOLS)]:
+                    yield _with(turn, rest)
+
+
+_OF_TOOLS = (ToolUseBlock, ToolResultBlock)
+
+
+def _with(turn: Turn, blocks: Sequence[Any]) -> Turn:
+    content: Any = tuple(blocks)
+    return attrs.evolve(turn, content=content)
+
+
+def _blocks(turn: Turn) -> Sequence[UserBlock | AssistantBlock]:
+    return (TextBlock(type="text", text=turn.content),) if isinstance(turn.content, str) else turn.content
 
 
 def _of_user(blocks: Sequence[UserBlock]) -> Iterator[Message]:
