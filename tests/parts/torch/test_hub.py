@@ -2,8 +2,10 @@
 
 import errno
 import json
+import logging
 import os
 import random
+import re
 import subprocess
 import sys
 from collections import namedtuple
@@ -15,6 +17,8 @@ import pytest
 from click.testing import CliRunner
 from hub_server import LARGE, Hub, hub_of
 from huggingface_hub import constants
+from hypothesis import given
+from hypothesis import strategies as st
 
 from modelyard import open_platform
 from modelyard.cli import main
@@ -29,7 +33,7 @@ from modelyard.errors import (
 )
 from modelyard.parts.doubles.network_guard import LoopbackGuard
 from modelyard.parts.torch import hub as of_hub
-from modelyard.parts.torch.sources import read_source
+from modelyard.parts.torch.sources import is_hub_name, read_source
 
 NAME = "org/tiny"
 COMMIT = "a" * 40
@@ -300,6 +304,95 @@ def test_a_model_that_is_not_served_is_refused_before_its_weights_come(
     assert not any("model.safetensors" in path for _, path, _ in hub.asked)
 
 
+INDEX = "model.safetensors.index.json"
+INDEXES = [
+    (b"[]", "must be an object"),
+    (b"{", "is not JSON"),
+    (b"[" * 100_000, "is not JSON"),
+    (b"{}", "must hold a weight_map"),
+    (b'{"weight_map": []}', "must hold a weight_map"),
+    (b'{"weight_map": {"a": ["model-1.safetensors"]}}', "not a safetensors file"),
+    (b'{"weight_map": {"a": 1, "b": "model-1.safetensors"}}', "names '1', which is not a safetensors file"),
+    (b'{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}', "names 'model-2.safetensors'"),
+    (b'{"weight_map": {"a": "model-1.safetensors", "b": "../model-1.safetensors"}}', "names '../model-1"),
+]
+
+
+@pytest.mark.parametrize(("index", "says"), INDEXES)
+def test_a_wrong_index_of_weights_is_refused_before_any_come(hub: Hub, index: bytes, says: str) -> None:
+    files = hub.models[NAME]
+    files |= {INDEX: index, "model-1.safetensors": files.pop("model.safetensors")}
+    with pytest.raises(InvalidInput, match=says) as refused:
+        of_hub.fetch(NAME)
+    assert refused.value.problems[0].loc == ("path", INDEX)
+    assert not any(path.endswith(".safetensors") for _, path, _ in hub.asked)
+
+
+@pytest.mark.parametrize("file", [INDEX, "tokenizer.json", "additional_chat_templates/tool_use.jinja"])
+def test_a_small_file_that_is_far_too_large_is_not_fetched(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    monkeypatch.setattr(of_hub, "MAX_JSON", 50_000)
+    hub.models[NAME][file] = b" " * 50_001
+    with pytest.raises(InvalidInput, match="is larger than"):
+        of_hub.fetch(NAME)
+    assert not any(path.endswith(file) for _, path, _ in hub.asked)
+
+
+WRONG_NAMES = ["org/name.git", "a--b/c", "a/b--c", "-org/x", "org-/x", "org/x.", "org/-x", ".org/x.", f"o/{'x' * 96}."]
+
+
+@pytest.mark.parametrize("name", [name for name in WRONG_NAMES if is_hub_name(name)])
+@pytest.mark.parametrize("door", [("base-models", "add"), ("ask",), ("serve",)])
+def test_a_name_that_no_hub_has_is_refused_at_every_door(hub: Hub, name: str, door: tuple[str, ...]) -> None:
+    said = call(*door, "--", name, *(["hi"] if door == ("ask",) else []), status=1).output
+    assert f"{name!r} is not a name that a model of a hub can have" in said
+    for local_only in (False, True):
+        with pytest.raises(InvalidInput, match="can have"):
+            read_source(name, local_only=local_only)
+    assert hub.asked == []
+
+
+@given(
+    st.from_regex(re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII), fullmatch=True)
+    | st.from_regex(r"[ab.-]{1,5}/[ab.-]{1,5}(\.git)?", fullmatch=True)
+)
+def test_every_name_of_a_hub_is_looked_for_or_refused(name: str) -> None:
+    with pytest.raises((InvalidInput, NotFound)):
+        read_source(name, local_only=True)
+
+
+def test_the_user_of_an_endpoint_is_never_shown_stored_or_logged(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr("huggingface_hub.utils._http.logger.propagate", True)
+    logging.getLogger("huggingface_hub").propagate = True
+    mirror = hub.url.replace("//", "//us%40er:t0k3n@")
+    monkeypatch.setattr(constants, "ENDPOINT", mirror)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", mirror + "/{repo_id}/resolve/{revision}/{filename}")
+    said = []
+    for fault in ({"busy": 99}, {"busy": 0, "cuts": {"model.safetensors": [0] * 20}}, {"gated": {NAME}}):
+        for name, value in fault.items():
+            monkeypatch.setattr(hub, name, value)
+        said.append(call("base-models", "add", NAME, "--store", tmp_path / "yard.db", status=1).output)
+    monkeypatch.setattr(hub, "gated", set())
+    monkeypatch.setattr(hub, "cuts", {})
+    said.append(call("base-models", "add", NAME, "--store", tmp_path / "yard.db").output)
+    assert f"of {hub.url}" in said[-1]
+    monkeypatch.setattr(constants, "ENDPOINT", "http://us%40er:t0k3n@127.0.0.1:1")
+    said.append(call("base-models", "add", "org/other", status=1).output)
+    said.append(call("ask", NAME, "hi", "--max-tokens", "3").output)
+    said.append(call("base-models", "list", "--json", "--store", tmp_path / "yard.db").output)
+    logging.getLogger("huggingface_hub.utils._http").warning("thrown while requesting %s", f"{mirror}/a?key=s3cr3t")
+    for logged in (f"GET {hub.url}/api/models/", "Error while downloading", f"requesting {hub.url}/a"):
+        assert logged in caplog.text
+    everything = "\n".join([*said, caplog.text])
+    assert not [line for line in everything.splitlines() if "t0k3n" in line or "er:" in line or "s3cr3t" in line]
+    stored = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in stored if b"t0k3n" in path.read_bytes()]
+
+
 def test_no_error_shows_a_token_or_a_signed_address(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", hub.token)
     faults: list[dict[str, Any]] = [
@@ -320,8 +413,22 @@ def test_no_error_shows_a_token_or_a_signed_address(hub: Hub, monkeypatch: pytes
         monkeypatch.setattr(hub, "busy", 0)
 
 
-def test_full_disks_have_these_numbers() -> None:
-    assert errno.ENOSPC in of_hub._FULL
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(OSError(number, "no room") for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)),
+        RuntimeError("Data processing error: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_is_told_however_the_library_says_it(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def download(*_: Any, **__: Any) -> str:
+        raise error
+
+    monkeypatch.setattr(of_hub.huggingface_hub, "hf_hub_download", download)
+    with pytest.raises(StorageFull, match="HF_HOME"):
+        of_hub.fetch(NAME)
 
 
 # ---- commands ------------------------------------------------------------------------------------------------------

@@ -1,5 +1,10 @@
 """GGUF files, and what is not a model: each says what to do."""
 
+import json
+import os
+import subprocess
+import sys
+from collections import namedtuple
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,12 +19,13 @@ from transformers import AutoModelForCausalLM
 from modelyard import open_platform
 from modelyard.cli import main
 from modelyard.errors import Conflict, InvalidInput, StorageFull
-from modelyard.parts.torch import gguf_loading
+from modelyard.parts.torch import gguf_file, gguf_loading
 from modelyard.parts.torch.sources import is_hub_name, read_source
 
 if find_spec("gguf") is not None:
     import gguf
 
+Usage = namedtuple("Usage", "total used free")
 MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
@@ -146,6 +152,63 @@ def test_a_file_is_converted_once(gguf_of: Any, monkeypatch: pytest.MonkeyPatch)
         read_source(path)
 
 
+def test_a_link_to_a_file_counts_by_its_own_name_and_place(gguf_of: Any) -> None:
+    path = gguf_of()
+    blob = path.parent.parent / "blobs" / ("ab" * 32)
+    blob.parent.mkdir()
+    path.rename(blob)
+    path.symlink_to(Path("..") / "blobs" / blob.name)  # as in the cache of a hub
+    found = read_source(path)
+    assert (found.id, found.folder.path) == ("tiny", str(path.parent / "tiny"))
+    assert found.source["file"] == str(path)
+    assert [one.name for one in blob.parent.iterdir()] == [blob.name]
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"), [("ab" * 32, "ab" * 32 + "-model"), ("tiny-v1.5", "tiny-v1.5-model"), ("Tiny.GGUF", "Tiny")]
+)
+def test_the_folder_of_a_file_has_another_name_than_the_file(gguf_of: Any, name: str, folder: str) -> None:
+    path = gguf_of()
+    found = read_source(path.rename(path.with_name(name)))
+    assert (found.id, found.folder.path) == (folder, str(path.parent / folder))
+
+
+NEIGHBOURS = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "tokenizer.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "adapter_config.json",
+    "processor_config.json",
+    "chat_template.jinja",
+    "model.safetensors",
+]
+FOREIGN = {
+    "auto_map": dict.fromkeys(("AutoConfig", "AutoTokenizer", "AutoModelForCausalLM", "AutoProcessor"), "code.Own"),
+    "tokenizer_class": "OwnTokenizer",
+    "architectures": ["OwnModel"],
+    "chat_template": "of another",
+    "base_model_name_or_path": "org/other",
+    "bos_token": "<other>",
+    "max_new_tokens": 7,
+}
+
+
+def test_nothing_beside_a_file_is_read_and_no_code_is_run(gguf_of: Any) -> None:
+    path = gguf_of()
+    alone = read_source(path.rename(path.parent.parent / path.name)).folder
+    crowded = gguf_of()
+    for name in NEIGHBOURS:
+        (crowded.parent / name).write_text(json.dumps(FOREIGN))
+    ran = crowded.parent / "ran"
+    (crowded.parent / "code.py").write_text(f"open({str(ran)!r}, 'w')")
+    found = read_source(crowded).folder
+    assert dict(found.files) == dict(alone.files)
+    assert not ran.exists()
+
+
 def test_what_cannot_be_converted_leaves_nothing(gguf_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = gguf_of()
     whole = path.read_bytes()
@@ -153,17 +216,45 @@ def test_what_cannot_be_converted_leaves_nothing(gguf_of: Any, monkeypatch: pyte
     with pytest.raises(InvalidInput, match=r"tiny\.gguf"):
         read_source(path)
     path.write_bytes(whole)
+    monkeypatch.setattr(gguf_file.shutil, "disk_usage", lambda path: Usage(9, 8, 1))
+    monkeypatch.setattr(gguf_loading, "write", None)
+    with pytest.raises(StorageFull, match=r"tiny\.gguf need [\d,]{6,} bytes in .*, where 1 are free"):
+        read_source(path)
+    assert [one.name for one in path.parent.iterdir()] == ["tiny.gguf"]
 
-    def full(path: Path, dtype: str, folder: Path) -> bool:
-        (folder / "model.safetensors").write_bytes(b"x")
-        with Path("/dev/full").open("wb") as file:
-            file.write(b"x")
-        return True
 
-    if Path("/dev/full").exists():
-        monkeypatch.setattr(gguf_loading, "write", full)
-        with pytest.raises(StorageFull, match=r"tiny\.gguf needs more room"):
-            read_source(path)
+CONVERT = """
+import resource, sys
+from transformers import PreTrainedModel
+from modelyard.errors import StorageFull
+from modelyard.parts.torch.sources import read_source
+
+def limit():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))  # only the files that Rust writes are larger
+
+def saved(*words, save=PreTrainedModel.save_pretrained):
+    save(*words)
+    limit()
+
+if sys.argv[2] == "weights":
+    limit()
+else:
+    PreTrainedModel.save_pretrained = saved
+try:
+    read_source(sys.argv[1])
+except StorageFull as full:
+    print(full)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files have no limit there")
+@pytest.mark.parametrize("fails", ["weights", "tokenizer"])
+def test_a_disk_that_fills_up_while_the_folder_is_written_is_said(gguf_of: Any, fails: str) -> None:
+    path = gguf_of()
+    own = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", CONVERT, str(path), fails]
+    done = subprocess.run(command, env={**os.environ, **own}, capture_output=True, text=True, check=False)
+    assert "tiny.gguf needs more room as a folder" in done.stdout, done.stderr
     assert [one.name for one in path.parent.iterdir()] == ["tiny.gguf"]
 
 

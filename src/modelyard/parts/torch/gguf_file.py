@@ -1,6 +1,5 @@
 """A model in one GGUF file, read by transformers' own loader, and written as a folder in its format beside it."""
 
-import errno
 import hashlib
 import json
 import shutil
@@ -13,6 +12,7 @@ from typing import Any
 import attrs
 
 from modelyard.errors import Conflict, InvalidInput, MissingExtra, StorageFull
+from modelyard.parts.torch.full_disk import says_full
 from modelyard.parts.torch.model_folder import Progress
 
 MAGIC = b"GGUF"
@@ -23,6 +23,7 @@ _SOURCE = "gguf_source.json"
 _STORED = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """The types of weights that are kept as they are; others were rounded when the file was made."""
 
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _USUAL_SPLITS = ("default", "gpt2", "gpt-2")
 _CHUNK = 2**20
 
@@ -44,6 +45,9 @@ class Converted:
 def convert(path: Path, progress: Progress | None = None) -> Converted:
     """Write the model of a GGUF file into the folder of its name beside it; one that was made before is kept.
 
+    A symbolic link counts by its own name and place: files in the cache of a hub are links to digests. A name that does
+    not end in .gguf gets "-model" at its end.
+
     Quantized weights become 32-bit floats. Needs the memory and the room on the disk that these take. `progress` is
     called with the bytes of the file that were read, and their total.
 
@@ -51,8 +55,8 @@ def convert(path: Path, progress: Progress | None = None) -> Converted:
     `StorageFull`, `MissingExtra`.
     """
     gguf = _package()
-    path = path.resolve()
-    folder, digest = path.with_suffix(""), _digest(path, progress)
+    path = path.parent.resolve() / path.name
+    folder, digest = _folder_of(path), _digest(path, progress)
     if folder.is_dir():
         return _made_before(folder, path, digest)
     if folder.exists():
@@ -61,6 +65,8 @@ def convert(path: Path, progress: Progress | None = None) -> Converted:
         reader = gguf.GGUFReader(path)
     except (ValueError, KeyError, IndexError, OSError, MemoryError) as wrong:
         raise InvalidInput.at("path", msg=f"{path.name} is not a whole GGUF file ({wrong}); fetch it again") from None
+    dtype = _dtype(reader)
+    _check_room(path, sum(int(tensor.n_elements) for tensor in reader.tensors) * _BYTES[dtype])
     try:
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=path.parent))
     except OSError as wrong:
@@ -68,7 +74,7 @@ def convert(path: Path, progress: Progress | None = None) -> Converted:
             "path", msg=f"the model of {path.name} is written beside it, and {path.parent} cannot be written: {wrong}"
         ) from None
     try:
-        usual = _write(path, _dtype(reader), scratch)
+        usual = _write(path, dtype, scratch)
         made = Converted(folder, str(path), digest, tuple(_lost(reader, usual)))
         (scratch / _SOURCE).write_text(json.dumps({"sha256": digest, "lost": made.lost}))
         scratch.chmod(0o755)
@@ -76,6 +82,11 @@ def convert(path: Path, progress: Progress | None = None) -> Converted:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return made
+
+
+def _folder_of(path: Path) -> Path:
+    named = path.suffix.lower() == ".gguf"
+    return path.with_suffix("") if named else path.with_name(f"{path.name}-model")
 
 
 def _package() -> Any:
@@ -96,6 +107,15 @@ def _made_before(folder: Path, path: Path, digest: str) -> Converted:
             f"{folder} is where the model of {path.name} would be written, and holds something else; rename one of them"
         )
     return Converted(folder, str(path), digest, tuple(known.get("lost", ())))
+
+
+def _check_room(path: Path, needed: int) -> None:
+    free = shutil.disk_usage(path.parent).free
+    if needed > free:
+        raise StorageFull(
+            f"the weights of {path.name} need {needed:,} bytes in {path.parent}, where {free:,} are free; make room, "
+            "or move the file to another disk"
+        )
 
 
 def _dtype(reader: Any) -> str:
@@ -137,8 +157,8 @@ def _write(path: Path, dtype: str, folder: Path) -> bool:
 
     try:
         return gguf_loading.write(path, dtype, folder)
-    except OSError as failed:
-        if failed.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    except Exception as failed:
+        if not says_full(failed):
             raise
         raise StorageFull(f"the disk of {path.parent} is full: {path.name} needs more room as a folder") from None
 

@@ -1,6 +1,7 @@
 """Loading of a GGUF file by transformers, and saving what it made of it."""
 
 import json
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,15 @@ def write(path: Path, dtype: str, folder: Path) -> bool:
     """Write the model in a GGUF file into a folder, in the transformers format. Returns whether its tokenizer splits
     text by the usual rule of byte-level tokenizers. Raises `InvalidInput`, `OSError`.
     """
-    where = {"gguf_file": path.name, "local_files_only": True}
-    with LOADING, warnings.catch_warnings():
+    where = {"gguf_file": "model.gguf", "local_files_only": True, "trust_remote_code": False}
+    with LOADING, warnings.catch_warnings(), tempfile.TemporaryDirectory() as alone:
+        (Path(alone) / "model.gguf").symlink_to(path)  # transformers reads what lies beside a file, too, code as well
         warnings.simplefilter("ignore")
         logging.disable_progress_bar()
         try:
-            tokenizer = AutoTokenizer.from_pretrained(path.parent, **where)
+            tokenizer = AutoTokenizer.from_pretrained(alone, **where)
             model, loaded = AutoModelForCausalLM.from_pretrained(
-                path.parent, **where, dtype=getattr(torch, dtype), output_loading_info=True
+                alone, **where, dtype=getattr(torch, dtype), output_loading_info=True
             )
         except (MemoryError, MissingExtra):
             raise

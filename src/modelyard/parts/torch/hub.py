@@ -4,9 +4,8 @@ Its own settings count: HF_ENDPOINT for the hub, HF_HOME for the cache, HF_HUB_O
 for what is gated or private. Only the files that serving and training read are fetched.
 """
 
-import errno
 import hashlib
-import json
+import logging
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -17,19 +16,23 @@ from typing import Any
 import attrs
 
 from modelyard.errors import BackendError, Forbidden, InvalidInput, MissingExtra, NotFound, Overloaded, StorageFull
+from modelyard.parts.torch.full_disk import says_full
 from modelyard.parts.torch.model_config import CONFIG
 from modelyard.parts.torch.model_folder import (
+    MAX_JSON,
     MORE_TEMPLATES,
     SMALL_FILES,
     WEIGHTS,
     WEIGHTS_INDEX,
     Progress,
     check_small_files,
+    indexed_weights,
 )
 
 try:
     import huggingface_hub
     from huggingface_hub import constants, errors
+    from huggingface_hub.utils import validate_repo_id
     from tqdm.auto import tqdm
 except ImportError as error:
     raise MissingExtra("huggingface_hub", "torch") from error
@@ -40,7 +43,26 @@ _DIGEST, _GIT = re.compile("[0-9a-f]{64}|[0-9a-f]{40}"), 40
 _WAIT = 60.0
 """Seconds after which a hub that names no time is asked again."""
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_USER, _QUERY = re.compile(r"(?<=//)[^/\s'\"]*@"), re.compile(r"(?<=\w)\?[^\s'\"]*=[^\s'\"]*")
+_LOGGERS = ("huggingface_hub.utils._http", "huggingface_hub.file_download", "httpx", "httpx2")
+
+
+def _without_secrets(record: logging.LogRecord) -> bool:
+    """Take users of addresses and their signatures out of what the libraries log."""
+    text = record.getMessage()
+    safe = _QUERY.sub("", _USER.sub("", text))
+    if safe != text:
+        record.msg, record.args = safe, ()
+    return True
+
+
+for _logger in _LOGGERS:
+    logging.getLogger(_logger).addFilter(_without_secrets)
+
+
+def _endpoint() -> str:
+    """Return the address of the hub without the user and the password that it may have."""
+    return _USER.sub("", constants.ENDPOINT)
 
 
 @attrs.frozen
@@ -89,6 +111,7 @@ def fetch(name: str, revision: str | None = None, progress: Progress | None = No
     Raises `InvalidInput` for a model that is not served, before its weights are fetched, `NotFound`, `Forbidden` for
     one that is gated, `Overloaded`, `StorageFull`, `BackendError`.
     """
+    _check_name(name)
     if constants.is_offline_mode():
         return cached(name, revision)
     with _explained(name, revision):
@@ -99,12 +122,13 @@ def fetch(name: str, revision: str | None = None, progress: Progress | None = No
         except Exception as away:
             if not _is_connection(away):
                 raise
-            return cached(name, revision, f"{constants.ENDPOINT} cannot be reached ({type(away).__name__})")
+            return cached(name, revision, f"{_endpoint()} cannot be reached ({type(away).__name__})")
         return _Fetch(name, info, progress).snapshot(revision or constants.DEFAULT_REVISION)
 
 
 def cached(name: str, revision: str | None = None, why: str = "") -> HubSnapshot:
     """Return a model from the cache; nothing is fetched. Raises `NotFound`, or `InvalidInput` for a part of one."""
+    _check_name(name)
     names = [*SMALL_FILES, f"{MORE_TEMPLATES}/*.jinja", "*.safetensors"]
     try:
         found = huggingface_hub.snapshot_download(name, revision=revision, local_files_only=True, allow_patterns=names)
@@ -121,7 +145,18 @@ def cached(name: str, revision: str | None = None, why: str = "") -> HubSnapshot
     files = [path for path in folder.rglob("*") if path.is_file()]
     tags = {path.relative_to(folder).as_posix(): path.resolve().name for path in files}
     digests = {file: tag for file, tag in tags.items() if _DIGEST.fullmatch(tag)}  # no tags without symbolic links
-    return HubSnapshot(folder, name, folder.name, constants.ENDPOINT, digests)
+    return HubSnapshot(folder, name, folder.name, _endpoint(), digests)
+
+
+def _check_name(name: str) -> None:
+    try:
+        validate_repo_id(name)
+    except errors.HFValidationError:
+        raise InvalidInput.at(
+            "path",
+            msg=f"{name!r} is not a name that a model of a hub can have: give org/name, each of letters, digits, '-', "
+            "'_' and '.', and neither begins or ends with '-' or '.', holds '--' or '..', or ends with '.git'",
+        ) from None
 
 
 class _Fetch:
@@ -138,6 +173,9 @@ class _Fetch:
             raise InvalidInput.at("path", msg=f"{self._name} has no {CONFIG}{self._other_kind()}")
         templates = [name for name in self._files if _is_template(name)]
         small = [name for name in (*SMALL_FILES, *templates) if name in self._files]
+        for name in small:
+            if self._size(name) > MAX_JSON:
+                raise InvalidInput.at("path", name, msg=f"is larger than {MAX_JSON} bytes")
         self._total = sum(self._size(name) for name in small)
         config, *_ = [self._get(name) for name in small]
         folder = Path(config).parent
@@ -152,7 +190,7 @@ class _Fetch:
             ref.parent.mkdir(parents=True, exist_ok=True)
             ref.write_text(self._commit)
         digests = {name: self._digest(folder, name) for name in (*small, *weights)}
-        return HubSnapshot(folder, self._name, self._commit, constants.ENDPOINT, digests)
+        return HubSnapshot(folder, self._name, self._commit, _endpoint(), digests)
 
     def _other_kind(self) -> str:
         found = sorted(name for name in self._files if name.endswith(".gguf"))
@@ -165,12 +203,9 @@ class _Fetch:
     def _weights(self, folder: Path) -> list[str]:
         if WEIGHTS in self._files:
             return [WEIGHTS]
-        index = folder / WEIGHTS_INDEX
-        if not index.is_file():
+        if WEIGHTS_INDEX not in self._files:
             raise InvalidInput.at("path", msg=f"{self._name} has no {WEIGHTS}, and no {WEIGHTS_INDEX}; choose another")
-        named = json.loads(index.read_bytes()).get("weight_map")
-        listed = {*named.values()} if isinstance(named, dict) else set()
-        return sorted(name for name in listed if isinstance(name, str) and name in self._files and _is_weights(name))
+        return indexed_weights(folder, lambda name: name in self._files)
 
     def _size(self, name: str) -> int:
         return int(self._files[name].size or 0)
@@ -180,7 +215,7 @@ class _Fetch:
         one = self._files[name]
         listed = str((one.lfs.sha256 if one.lfs else one.blob_id) or (folder / name).resolve().name)
         if not _DIGEST.fullmatch(listed):
-            raise BackendError(f"{constants.ENDPOINT} names no digest of {name} of {self._name}; use another hub")
+            raise BackendError(f"{_endpoint()} names no digest of {name} of {self._name}; use another hub")
         return listed
 
     def _check_room(self, folder: Path, weights: list[str]) -> None:
@@ -226,10 +261,6 @@ def _is_template(name: str) -> bool:
     return folder == MORE_TEMPLATES and rest.endswith(".jinja") and "/" not in rest
 
 
-def _is_weights(name: str) -> bool:
-    return Path(name).name == name and name.endswith(".safetensors")
-
-
 def _is_connection(error: BaseException) -> bool:
     """Return whether this came from the connection: the libraries beneath have changed their classes of errors."""
     beneath = {cls.__module__.partition(".")[0] for cls in type(error).__mro__}
@@ -239,7 +270,7 @@ def _is_connection(error: BaseException) -> bool:
 @contextmanager
 def _explained(name: str, revision: str | None) -> Iterator[None]:
     """Say what the errors of the hub's library mean. Their own texts may show signed addresses, and are left out."""
-    hub = constants.ENDPOINT
+    hub = _endpoint()
     log_in = "log in (hf auth login), or set HF_TOKEN"
     try:
         yield
@@ -253,21 +284,19 @@ def _explained(name: str, revision: str | None) -> Iterator[None]:
         raise _refused(name, refused) from None
     except errors.OfflineModeIsEnabled:
         raise NotFound("Model", name, "HF_HUB_OFFLINE is set, and the cache does not have it") from None
-    except OSError as failed:
-        if failed.errno not in _FULL:
-            raise _broken(name, failed) from None
-        raise StorageFull(
-            f"the disk of {constants.HF_HUB_CACHE} is full; make room, or set HF_HOME to a folder on another disk, and "
-            f"add {name} again: files that were fetched whole are kept"
-        ) from None
     except Exception as failed:
-        if not _is_connection(failed):
+        if says_full(failed):
+            raise StorageFull(
+                f"the disk of {constants.HF_HUB_CACHE} is full; make room, or set HF_HOME to a folder on another disk, "
+                f"and add {name} again: files that were fetched whole are kept"
+            ) from None
+        if not (isinstance(failed, OSError) or _is_connection(failed)):
             raise
         raise _broken(name, failed) from None
 
 
 def _refused(name: str, refused: Any) -> Exception:
-    status, hub = refused.response.status_code, constants.ENDPOINT
+    status, hub = refused.response.status_code, _endpoint()
     if status in (429, 503):
         named = refused.response.headers.get("Retry-After", "")
         seconds = float(named) if named.isdigit() else _WAIT
@@ -279,6 +308,6 @@ def _refused(name: str, refused: Any) -> Exception:
 
 def _broken(name: str, failed: BaseException) -> BackendError:
     return BackendError(
-        f"fetching {name} from {constants.ENDPOINT} broke ({type(failed).__name__}); add it again: files that were "
+        f"fetching {name} from {_endpoint()} broke ({type(failed).__name__}); add it again: files that were "
         "fetched whole are kept"
     )

@@ -236,14 +236,22 @@ def _weight_files(folder: Path) -> list[str]:
         pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
         hint = f"; {pickled[0]} is pickled and never read: save the model as safetensors" if pickled else ""
         raise _refused(WEIGHTS, f"is missing, and there is no {WEIGHTS_INDEX}{hint}")
+    return indexed_weights(folder, lambda name: (folder / name).is_file())
+
+
+def indexed_weights(folder: Path, is_there: Callable[[str], bool]) -> list[str]:
+    """Return the files that the index of weights in a folder names. Raises `InvalidInput` unless all are there."""
     listed = _json(folder, WEIGHTS_INDEX).get("weight_map")
     if not isinstance(listed, dict) or not listed:
         raise _refused(WEIGHTS_INDEX, "must hold a weight_map")
-    names = sorted({name for name in listed.values() if isinstance(name, str)})
-    for name in names:
-        if Path(name).name != name or not name.endswith(".safetensors") or not (folder / name).is_file():
-            raise _refused(WEIGHTS_INDEX, f"names {name[:100]!r}, which is not a safetensors file of this folder")
-    return names
+    for name in listed.values():
+        if not isinstance(name, str) or not _is_weights(name) or not is_there(name):
+            raise _refused(WEIGHTS_INDEX, f"names {str(name)[:100]!r}, which is not a safetensors file of this folder")
+    return sorted({*listed.values()})
+
+
+def _is_weights(name: str) -> bool:
+    return Path(name).name == name and name.endswith(".safetensors")
 
 
 def _shapes(path: Path) -> list[tuple[str, tuple[int, ...]]]:
