@@ -6,10 +6,7 @@ from types import MappingProxyType, NoneType
 from typing import Any
 
 from modelyard.domain.canonical import json_encoder
-from modelyard.domain.record import EMPTY, WrittenMapping, read_frozen
-
-MAX_DEPTH = 100
-"""Levels of nested containers; far below the interpreter's recursion limit, so that what was written can be read."""
+from modelyard.domain.record import EMPTY, MAX_DEPTH, WrittenMapping, read_frozen
 
 MAX_INT = 2**63
 """Integers from minus this to one below it can be kept."""
