@@ -93,9 +93,8 @@ def filled_text(value: object) -> str:
     except RecursionError:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels, or contains itself") from None
     raw = text.encode()
-    check_size(raw, at=(), max_depth=MAX_DEPTH + 1, max_structure=len(raw))
-    if has_suspicious_number(raw):
-        loads(raw, max_depth=len(raw), max_structure=len(raw))
+    check: Any = loads if has_suspicious_number(raw) else check_size
+    check(raw, at=(), max_depth=MAX_DEPTH + 1, max_structure=len(raw))
     return text
 
 

@@ -1,6 +1,5 @@
-"""Which models `ask` and `serve` add before they are asked: those that nothing here answers to, and no folder by chance."""
+"""Which models `ask` and `serve` add before they are asked: those that nothing here answers to, and no folder."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def looked_for(monkeypatch: pytest.MonkeyPatch, trained: Path) -> Iterator[list[str]]:
+def looked_for(monkeypatch: pytest.MonkeyPatch, trained: Path) -> list[str]:
     """The base models that were looked for on this machine; there is none."""
     names: list[str] = []
 
@@ -39,7 +38,7 @@ def looked_for(monkeypatch: pytest.MonkeyPatch, trained: Path) -> Iterator[list[
 
     monkeypatch.setattr(service, "read_source", read)
     monkeypatch.chdir(trained.parent)
-    yield names
+    return names
 
 
 def ask(name: str, store: Path) -> tuple[int, str]:
@@ -48,9 +47,7 @@ def ask(name: str, store: Path) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_a_trained_model_is_asked_and_not_looked_for_elsewhere(
-    name: str, trained: Path, looked_for: list[str]
-) -> None:
+def test_a_trained_model_is_asked_and_not_looked_for_elsewhere(name: str, trained: Path, looked_for: list[str]) -> None:
     assert (ask(name, trained), looked_for) == ((0, "pong\n"), [])
 
 
