@@ -52,6 +52,28 @@ def test_other_addresses_are_refused(address: str) -> None:
         open_artifacts(address, os.urandom)
 
 
+WORDS = ["s3", "gs", "az", "memory", "MEMORY", "file"]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_folder_may_be_called_as_a_scheme_is(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in (word, f"{word}.d", f"./{word}:x"):
+        stored = open_artifacts(folder, os.urandom).put([b"x"])
+        assert (tmp_path / folder / stored.name).exists()
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("rest", ["x", "", "/x"])
+def test_a_scheme_without_its_slashes_is_a_mistake_and_no_folder(
+    word: str, rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match="must be a folder"):
+        open_artifacts(f"{word}:{rest}", os.urandom)
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_an_endpoint_that_is_none_is_said_to_be(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
         monkeypatch.setenv(name, "nonsense")

@@ -98,3 +98,34 @@ def test_freezing_changes_no_value_and_leaves_nothing_that_can_change(value: Any
 def test_what_no_store_can_keep_is_refused(extra: Any) -> None:
     with pytest.raises((ValueError, InvalidInput), match=r"(surrogates)|(JSON)|(beyond 64 bits)"):
         filled_text(CompletionRequest("m", (), extras={"x": [extra]}))
+
+
+def nested(levels: int, inside: Any, whole: bool) -> Any:
+    for level in range(levels):
+        inside = [inside] if whole or level % 2 else {"[": inside}
+    return inside
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("levels", [1, 50, 98, 99, 100, 101, 102, 103, 300, 900, 5_000, 100_000])
+def test_what_is_written_is_as_deep_as_what_is_kept_otherwise(levels: int, whole: bool) -> None:
+    """Brackets in strings are no levels, nor are containers beside each other."""
+    value = {"deep": nested(levels, ["]}" * 200, *[{}] * 200], whole)}
+
+    def refused(write: Any) -> bool:
+        try:
+            write(value)
+        except (ValueError, InvalidInput) as error:
+            return "nested" in str(error)
+        return False
+
+    assert refused(filled_text) is refused(json_values.frozen)
+    if not refused(filled_text):
+        assert json_values.load(filled_text(value)) == json_values.frozen(value)
+
+
+def test_what_contains_itself_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ValueError, match="contains itself"):
+        filled_text(CompletionRequest("m", (), extras={"x": endless}))

@@ -85,6 +85,23 @@ def test_a_stored_answer_is_durable_however_it_is_answered(
     assert lost(store) == set()
 
 
+@pytest.mark.parametrize("durability", ["process", "none"])
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_a_store_promises_less_than_is_left_to_the_store(
+    store: NotingStore, monkeypatch: pytest.MonkeyPatch, streamed: bool, blocking: bool, durability: str
+) -> None:
+    """Its durable commits may still wait, as for a server whose disk is not synced."""
+    monkeypatch.setattr(store, "durability", durability)
+    store.blocking = blocking
+    with open_platform(store=store) as platform:
+        for path, body, kept in ANSWERS:
+            sent = {"model": "echo", "stream": streamed, **body}
+            assert client_of(platform).send("POST", path, sent).status == 200
+            assert kept in {type(record).__name__ for record in store.added[True]}
+    assert lost(store) == set()
+
+
 def test_a_plain_completion_needs_no_disk(store: NotingStore) -> None:
     with open_platform(store=store) as platform:
         platform.chat.complete(model="echo", messages="hi")

@@ -35,6 +35,8 @@ class FakeJob:
     pending: dict[str, Any] | None = attrs.field(factory=dict)
     """What its pod shows while it waits; None while there is no pod."""
     made: str = attrs.field(factory=lambda: SystemClock().now().isoformat(timespec="seconds"))
+    started: str | None = None
+    """When it was resumed, or else made; None while it is suspended."""
 
     @property
     def name(self) -> str:
@@ -60,7 +62,8 @@ class FakeJob:
     def shown(self) -> dict[str, Any]:
         """The Job as the API shows it."""
         if self.status is None:
-            status: dict[str, Any] = {"active": 1, "ready": 1 if self.process else 0}
+            began = {} if self.started is None else {"startTime": self.started}
+            status: dict[str, Any] = {"active": 1, "ready": 1 if self.process else 0, **began}
         elif self.status == 0:
             status = {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
         else:
@@ -98,6 +101,7 @@ class FakeKubernetes:
         self.folder, self.room, self.token, self.namespace = folder, room, token, namespace
         self.jobs: dict[str, FakeJob] = {}
         self.requests: list[str] = []
+        self.date: str | None = None
         self._lock = threading.Lock()
         fake = self
 
@@ -114,6 +118,9 @@ class FakeKubernetes:
                 self.wfile.write(data)
 
             do_GET = do_POST = do_DELETE = answer
+
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                return super().date_time_string(timestamp) if fake.date is None else fake.date
 
             def log_message(self, *_: object) -> None:
                 pass

@@ -28,7 +28,7 @@ class NotingStore(RunTwiceStore):
     """Notes the records that were added, by whether their transaction was durable."""
 
     blocking = False
-    durability = "power"  # else nobody asks for a disk
+    durability = "power"
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)

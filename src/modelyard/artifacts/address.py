@@ -26,7 +26,8 @@ def open_artifacts(address: str, randomness: Randomness, parts: Iterable[Part] |
     named = _SCHEME.match(address)
     scheme = "" if named is None else named[1].lower()
     schemes = by_scheme(standard_parts() if parts is None else parts, "artifacts")
-    is_path = meant_as_address(address) is None and address.partition(":")[0].lower() not in schemes
+    begins = tuple(f"{known}:" for known in (*schemes, "memory"))
+    is_path = meant_as_address(address) is None and not address.lower().startswith(begins)
     place = None if is_path else _checked(address)
     if place is None or (scheme == "file" and place.path and not place.netloc):
         folder = address if place is None else url2pathname(place.path)

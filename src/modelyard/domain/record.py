@@ -22,6 +22,9 @@ FOR_EVER = datetime(9999, 1, 1, tzinfo=UTC)
 KEPT = "kept"
 """How a record's texts age that stay until they are deleted; see `Record`."""
 
+MAX_DEPTH = 100
+"""Levels of containers in a value that is kept, below the first; far below the interpreter's recursion limit."""
+
 EMPTY: Mapping[Any, Any] = MappingProxyType({})
 """An empty mapping, for defaults."""
 

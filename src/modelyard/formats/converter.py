@@ -24,9 +24,10 @@ from cattrs.cols import is_mapping, mapping_unstructure_factory
 from cattrs.fns import identity
 
 from modelyard.domain.canonical import json_encoder
+from modelyard.domain.record import MAX_DEPTH
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.converter_errors import FAULTS, UNKNOWN, problems_in
-from modelyard.formats.json import has_suspicious_number, loads
+from modelyard.formats.json import check_size, has_suspicious_number, loads
 from modelyard.formats.structure_hooks import add_structure_hooks, either, is_any, is_of, tag_of
 
 __all__ = [
@@ -87,9 +88,13 @@ def filled_text(value: object) -> str:
     """Return the JSON text of a value as `unstructure` does, but with every field that is neither None nor empty. An
     empty field with the default None is there, too: it is not the same. Raises ValueError and `InvalidInput` for what
     no store keeps."""
-    text = "".join(_write(value, 0))
-    if has_suspicious_number(raw := text.encode()):
-        loads(raw, max_depth=len(raw), max_structure=len(raw))
+    try:
+        text = "".join(_write(value, 0))
+    except RecursionError:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels, or contains itself") from None
+    raw = text.encode()
+    check: Any = loads if has_suspicious_number(raw) else check_size
+    check(raw, at=(), max_depth=MAX_DEPTH + 1, max_structure=len(raw))
     return text
 
 

@@ -6,10 +6,7 @@ from types import MappingProxyType, NoneType
 from typing import Any
 
 from modelyard.domain.canonical import json_encoder
-from modelyard.domain.record import EMPTY, WrittenMapping, read_frozen
-
-MAX_DEPTH = 100
-"""Levels of nested containers; far below the interpreter's recursion limit, so that what was written can be read."""
+from modelyard.domain.record import EMPTY, MAX_DEPTH, WrittenMapping, read_frozen
 
 MAX_INT = 2**63
 """Integers from minus this to one below it can be kept."""
@@ -50,10 +47,8 @@ _SCALARS: Mapping[type, Callable[[Any], Any]] = {
 
 def frozen(value: Any, depth: int = 0) -> Any:
     """Return `value` with read-only mappings and with tuples for arrays; the same object if it is so already.
-
     Raises `ValueError` for what JSON or a store would change or lose: NaN and infinities, integers of more than 63
-    bits, lone surrogates, keys that are not strings, other types, and nesting deeper than `MAX_DEPTH`.
-    """
+    bits, lone surrogates, keys that are not strings, other types, and nesting deeper than `MAX_DEPTH`."""
     if depth > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     kind = type(value)
@@ -108,10 +103,7 @@ _encode = json_encoder(dict, (",", ":"))
 
 
 def dump(value: Any) -> str:
-    """Return the JSON text of a value.
-
-    Raises `ValueError` as `frozen` does, or leaves that to SQL's binding.
-    """
+    """Return the JSON text of a value. Raises `ValueError` as `frozen` does, or leaves that to SQL's binding."""
     if value is EMPTY:
         return "{}"
     if type(value) is WrittenMapping:

@@ -4,6 +4,7 @@ import ssl
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from email.utils import format_datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -196,18 +197,27 @@ def unplaced(since: str | None) -> dict[str, Any]:
     return {"conditions": [{**why, "lastTransitionTime": since}]}
 
 
-def not_started(reason: str, kind: str = "containerStatuses") -> dict[str, Any]:
+GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "lastTransitionTime": LONG_AGO}
+
+
+def not_started(reason: str, kind: str = "containerStatuses", placed: str | None = None) -> dict[str, Any]:
     waits = {"state": {"waiting": {"reason": reason, "message": "it says so"}}}
-    return {"conditions": [{"type": "PodScheduled", "status": "True"}], kind: [waits]}
+    return {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": placed}], kind: [waits]}
 
 
-def waiting(fake: FakeKubernetes, pending: dict[str, Any] | None, made: str = LONG_AGO, **spec: Any) -> Any:
+def waiting(
+    fake: FakeKubernetes,
+    pending: dict[str, Any] | None,
+    made: str = LONG_AGO,
+    started: str | None = None,
+    **spec: Any,
+) -> Any:
     """Return the state of a job with a pod that shows this, or without one."""
     fake.room = 0
     cluster = jobs(fake)
     cluster.start("job", ["true"], NEEDS)
     job = fake.jobs["job"]
-    job.pending, job.made, job.manifest["spec"] = pending, made, {**job.manifest["spec"], **spec}
+    job.pending, job.made, job.started, job.manifest["spec"] = pending, made, started, {**job.manifest["spec"], **spec}
     return cluster.states(["job"])["job"]
 
 
@@ -219,6 +229,7 @@ def waiting(fake: FakeKubernetes, pending: dict[str, Any] | None, made: str = LO
         ({"conditions": []}, "kubernetes has not placed it within 5 minutes: no scheduler has seen its pod"),
         (None, "kubernetes has not placed it within 5 minutes: no pod was made look at its quotas"),
         (not_started("ContainerCreating"), "its pod did not start within 30 minutes"),
+        (not_started("ContainerCreating", placed=LONG_AGO), "its pod did not start within 30 minutes"),
         *((not_started(why), f"its container cannot be started: {why} it says so") for why in NEVER_STARTED),
         (not_started("ImagePullBackOff", "initContainerStatuses"), "its container cannot be started: ImagePullBackOff"),
     ],
@@ -237,16 +248,34 @@ def test_a_pod_that_will_not_start_by_itself_tells_why(fake: FakeKubernetes, pen
         (lambda: (unplaced(None), ago(kubernetes.TO_PLACE / 2)), {}),
         (lambda: (None, ago(kubernetes.TO_PLACE / 2)), {}),
         (lambda: (not_started("ContainerCreating"), ago(kubernetes.TO_START / 2)), {}),
+        (lambda: (not_started("ContainerCreating", placed=ago(kubernetes.TO_START / 2)), LONG_AGO), {}),
         (lambda: (None, LONG_AGO), {"suspend": True}),
+        (lambda: (None, LONG_AGO, ago(kubernetes.TO_PLACE / 2)), {}),
+        (lambda: ({"conditions": [GATED]}, LONG_AGO), {}),
     ],
     ids=map(str, count()),
 )
 def test_a_pod_that_a_cluster_may_still_start_waits(
-    fake: FakeKubernetes, told: Callable[[], tuple[Any, str]], spec: dict[str, Any]
+    fake: FakeKubernetes, told: Callable[[], tuple[Any, ...]], spec: dict[str, Any]
 ) -> None:
-    """It adds a node, fetches an image, or lets a suspended job wait for its turn."""
-    pending, made = told()
-    assert waiting(fake, pending, made, **spec) == Waiting()
+    """It adds a node, fetches an image, or lets a suspended job or a gated pod wait for its turn."""
+    assert waiting(fake, *told(), **spec) == Waiting()
+
+
+@pytest.mark.parametrize("skew", [timedelta(hours=-3), timedelta(), timedelta(hours=3)], ids=str)
+@pytest.mark.parametrize("late", [False, True])
+def test_a_pod_s_age_is_counted_by_the_cluster_s_own_clock(fake: FakeKubernetes, skew: timedelta, late: bool) -> None:
+    there = SystemClock().now() + skew
+    fake.date = format_datetime(there, usegmt=True)
+    made = there - kubernetes.TO_PLACE * (1.5 if late else 0.5)
+    assert bool(waiting(fake, None, made.isoformat(timespec="seconds")).fault) is late
+
+
+@pytest.mark.parametrize("date", ["", "yesterday", "Mon, 30 Feb 2026 10:00:00 GMT", "Mon, 05 Jan 2026 10:00:00 -0000"])
+def test_a_cluster_that_states_no_time_is_looked_at_by_this_clock(fake: FakeKubernetes, date: str) -> None:
+    fake.date = date
+    assert waiting(fake, None, ago(kubernetes.TO_PLACE / 2)) == Waiting()
+    assert waiting(fake, None).fault
 
 
 def test_a_job_that_kubernetes_cannot_start_holds_up_no_other_tells_why_and_has_an_end(

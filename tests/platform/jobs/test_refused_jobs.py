@@ -1,6 +1,7 @@
 """A job for which there is no place holds up no other: it has its own pause, says why, and has an end."""
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import attrs
@@ -15,6 +16,7 @@ from modelyard.domain.worker import Capacity
 from modelyard.errors import ClusterError, JobRefused
 from modelyard.executors.inline import InlineExecutor
 from modelyard.platform.jobs.queue import MAX_REFUSALS, request_pause
+from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.jobs.worker import Worker
 from modelyard.stores.memory import MemoryStore
 from yard_fixtures import Yard
@@ -91,6 +93,29 @@ def test_a_refused_job_says_why_and_when_it_is_tried_again(site: Site) -> None:
     site.executor.cards = 1
     site.pass_time(2)
     assert site.job(id).status is JobStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+def test_a_run_forgets_that_no_place_was_found_before(site: Site, refused: int) -> None:
+    """In whichever executor it begins, and so does what comes after it."""
+    id, seen = site.submit(1, cards=1), []
+    while site.executor.asked < refused:
+        site.pass_time(1)
+    site.executor.cards = 1
+    runner = Runner(site.yard.runtime, capacity=Capacity(None, None))
+    site.yard.clock.advance(LEASE)
+    runner.reclaim_expired()
+    claimed = runner.claim()
+    assert claimed is not None
+    assert (claimed.job.refusals, claimed.job.held_back) == (refused, "no such gres")
+    with closing(runner.steps(claimed)) as steps:
+        for _ in steps:
+            seen.append((site.job(id).refusals, site.job(id).held_back, claimed.job.refusals))
+            break
+    assert seen == [(0, "", 0)]
+    job = site.job(id)
+    assert (job.status, job.refusals, job.held_back) == (JobStatus.QUEUED, 0, "")
+    assert "no such gres" not in str(site.yard.jobs.get(id).waiting_for)
 
 
 def test_a_job_that_is_refused_again_and_again_fails_with_the_reason(site: Site) -> None:

@@ -59,6 +59,13 @@ def test_a_durable_step_runs_elsewhere(store: SqliteStore) -> None:
     assert ran != [HERE()]
 
 
+def test_a_durable_step_of_a_store_that_waits_for_no_disk_runs_on_the_loop(path: Path) -> None:
+    ran: list[int] = []
+    with closing(SqliteStore(path, CONTRACT_RECORDS, durability="process")) as store:
+        asyncio.run(store.atransact(adding("0", ran)))
+        assert (ran, names(store)) == ([HERE()], ["0"])
+
+
 def test_what_it_acknowledges_waits_for_the_next_sync(store: SqliteStore) -> None:
     asyncio.run(store.atransact(adding("0", []), durable=False))
     assert store._writer.unsynced

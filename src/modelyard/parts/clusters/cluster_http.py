@@ -3,6 +3,8 @@
 import json
 import ssl
 from collections.abc import Callable, Collection
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
@@ -22,6 +24,16 @@ SHOWN = 500
 class ClusterAnswer:
     status: int
     body: bytes
+    made: str = ""
+
+    @property
+    def date(self) -> datetime | None:
+        """When it was made, by the clock of the cluster; None if it does not say so."""
+        try:
+            made = parsedate_to_datetime(self.made)
+        except (TypeError, ValueError):
+            return None
+        return made if made.utcoffset() == timedelta() else None
 
     @property
     def text(self) -> str:
@@ -70,7 +82,7 @@ class ClusterHttp:
         request = Request(self._address + path, data, self._headers(), method=method)  # noqa: S310 - checked above
         try:
             with self._opener.open(request, timeout=SECONDS) as found:
-                return ClusterAnswer(found.status, found.read())
+                return ClusterAnswer(found.status, found.read(), found.headers["Date"] or "")
         except HTTPError as refusal:
             with refusal:
                 answer = ClusterAnswer(refusal.code, refusal.read())

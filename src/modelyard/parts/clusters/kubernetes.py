@@ -36,6 +36,8 @@ TO_PLACE = timedelta(minutes=5)
 """How long a pod may be unschedulable, or not even made: a cluster may add a node meanwhile."""
 TO_START = timedelta(minutes=30)
 """How long a pod that was placed may take to fetch its images and mount its volumes."""
+GATED = "SchedulingGated"
+"""Why no scheduler looks at a pod yet: as with a suspended job, something will let it go when it is its turn."""
 NEVER_STARTED = frozenset(
     {
         "CreateContainerConfigError",
@@ -109,11 +111,12 @@ class KubernetesJobs:
 
     def states(self, ids: Collection[str]) -> Mapping[str, ExecutorState]:
         """Return the states of Jobs, from one list, and one of the pods unless all of these run or have succeeded."""
-        listed = self._http.request("GET", f"{self._jobs}?labelSelector={SELECTED}").json()["items"]
-        jobs = {job["metadata"]["name"]: job for job in listed if job["metadata"]["name"] in ids}
+        listed = self._http.request("GET", f"{self._jobs}?labelSelector={SELECTED}")
+        jobs = {job["metadata"]["name"]: job for job in listed.json()["items"] if job["metadata"]["name"] in ids}
         told = any(_condition(job) == "Failed" or _waits(job) for job in jobs.values())
         pods = self._http.request("GET", f"{self._pods}?labelSelector={SELECTED}").json()["items"] if told else []
-        found, now = {pod["metadata"].get("labels", {}).get("job-name"): pod for pod in pods}, SystemClock().now()
+        found = {pod["metadata"].get("labels", {}).get("job-name"): pod for pod in pods}
+        now = listed.date or SystemClock().now()  # the times that it states are by its clock
         return {name: _state(job, found.get(name), now) for name, job in jobs.items()}
 
     def stop(self, id: str) -> None:
@@ -206,22 +209,32 @@ def _never_starts(job: Mapping[str, Any], pod: Manifest, now: datetime) -> str:
         waits = container.get("state", {}).get("waiting") or {}
         if waits.get("reason") in NEVER_STARTED:
             return _sentence("its container cannot be started", waits)
-    since = _time((pod or job)["metadata"].get("creationTimestamp"))
-    if since is None or status.get("phase", "Pending") != "Pending":
+    if status.get("phase", "Pending") != "Pending":
         return ""
-    placed = {"reason": "no pod was made", "message": "look at its quotas and at `kubectl describe job`"}
-    scheduled = [one for one in status.get("conditions") or () if one["type"] == "PodScheduled"]
-    if pod:
-        placed = scheduled[0] if scheduled else {"reason": "no scheduler has seen its pod"}
-    if placed.get("status") == "True":
-        late = now - since >= TO_START
-        return (
-            f"its pod did not start within {TO_START.seconds // 60} minutes: `kubectl describe pod` says why"
-            if late
-            else ""
-        )
-    late = now - (_time(placed.get("lastTransitionTime")) or since) >= TO_PLACE
-    return _sentence(f"kubernetes has not placed it within {TO_PLACE.seconds // 60} minutes", placed) if late else ""
+    placed = _placed(pod)
+    since = _time(placed.get("lastTransitionTime") or _began(job, pod))
+    if since is None or placed.get("reason") == GATED:
+        return ""
+    if placed.get("status") != "True":
+        words = _sentence(f"kubernetes has not placed it within {TO_PLACE.seconds // 60} minutes", placed)
+        return words if now - since >= TO_PLACE else ""
+    words = f"its pod did not start within {TO_START.seconds // 60} minutes: `kubectl describe pod` says why"
+    return words if now - since >= TO_START else ""
+
+
+def _placed(pod: Manifest) -> Mapping[str, Any]:
+    """Return the condition that tells whether a pod was placed, or why there is none."""
+    if not pod:
+        return {"reason": "no pod was made", "message": "look at its quotas and at `kubectl describe job`"}
+    conditions = pod.get("status", {}).get("conditions") or ()
+    unseen = {"reason": "no scheduler has seen its pod"}
+    return next((one for one in conditions if one["type"] == "PodScheduled"), unseen)
+
+
+def _began(job: Manifest, pod: Manifest) -> str | None:
+    """Return since when a pod is waited for: a job that was suspended begins anew when it is resumed."""
+    made: str | None = (pod or job)["metadata"].get("creationTimestamp")
+    return made if pod else job.get("status", {}).get("startTime") or made
 
 
 def _sentence(what: str, why: Mapping[str, Any]) -> str:

@@ -37,10 +37,7 @@ class SweepHandle:
         self._runtime, self._principal = runtime, principal
 
     def __repr__(self) -> str:
-        record, trials = self._read()
-        ended = sum(one.status not in _RUNNING for one in trials)
-        best = best_trial(record, trials)
-        return f"<Sweep {record.project}/{record.name}: {ended} of {len(trials)} ended{f'; {best}' if best else ''}>"
+        return f"<SweepHandle {self.id}>"
 
     @property
     def record(self) -> Sweep:

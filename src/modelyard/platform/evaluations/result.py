@@ -48,7 +48,7 @@ class Rows:
         self._runtime, self._run, self._keep = runtime, run, keep
 
     def __repr__(self) -> str:
-        return f"<{len(self)} rows of run {self._run.id}>"
+        return f"<{'rows' if self._keep is accept_all else 'some rows'} of run {self._run.id}>"
 
     def _repr_html_(self) -> str:
         return report.rows_table(self)

@@ -23,9 +23,6 @@ def adopt(tx: Tx, job_id: str, now: datetime, process: str = "", attempt: int = 
     process = f"{progress.process} {process}".strip()
     progress = attrs.evolve(progress, epoch=progress.epoch + 1, process=process, alone=True)
     tx.replace(progress)
-    if job.refusals:
-        job = attrs.evolve(job, refusals=0, held_back="")
-        tx.replace(job)
     return _run(tx, job, progress.time(now)), progress
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import attrs
@@ -152,11 +153,15 @@ class ClaimedJob:
         return self.progress.leaving and not self.job.ended
 
     def note(self, gain: Gain) -> None:
-        """Note that it loads what it needs, or has loaded it: from then on, what ends its process is charged to it."""
-        token, now, loose = self.claim, self.runtime.clock.now(), tuple(self.loose)
-        self.progress = self.runtime.store.transact(
-            lambda tx: heartbeat(tx, token, now, loose, gain=gain), durable=False
-        )
+        """Note that its run begins to load what it needs, which forgets that no place was found for it; or that it has
+        loaded that: from then on, an end of its process from outside is a whole crash, if it has stored no step."""
+        self.progress = self.runtime.store.transact(partial(self._noted, gain, self.runtime.clock.now()), durable=False)
+        self.job = attrs.evolve(self.job, refusals=0, held_back="")
+
+    def _noted(self, gain: Gain, now: datetime, tx: Tx) -> JobProgress:
+        if self.job.refusals:
+            tx.replace(attrs.evolve(require_claim(tx, self.claim), refusals=0, held_back=""))
+        return heartbeat(tx, self.claim, now, tuple(self.loose), gain=gain)
 
     def record(self, kind: str, data: Mapping[str, Any], step: int = 0, total: int | None = None) -> None:
         event, now = NewEvent(self.runtime.ids(), kind, data, step), self.runtime.clock.now()

@@ -39,13 +39,14 @@ from modelyard.protocols import Snapshot, Tx
 QUEUE_RETRY_AFTER = 60.0
 
 LOSSES_PER_CRASH = 10
-"""How many losses from outside, of claims that had stored steps again, count as much as one crash."""
+"""How many losses from outside, of claims that loaded or had stored steps again, count as much as one crash."""
 
 MAX_FAULTS = 10
 """After how many faults of the store or of a backend without progress in between a job fails."""
 
 MAX_REFUSALS = 20
-"""After how many refusals to place it a job fails: minutes, since the pauses between them grow up to a lease."""
+"""After how many refusals to place it a job fails: within minutes if each comes at once, since the pauses between them
+grow up to a lease; after about two hours in Kubernetes, which has minutes to find a place each time."""
 
 _FIRST = (QueueState.CLAIMED, QueueState.READY, QueueState.HELD_BACK)
 _DRAWN = frozenset({"seed", "artifact", "billing"})

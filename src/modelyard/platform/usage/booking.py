@@ -54,9 +54,8 @@ class CompletionBooking:
 
     @property
     def durable(self) -> bool:
-        """Whether a disk is waited for before anybody sees the answer."""
-        synced = self.keep is not None or self.runtime.settings.durable_usage
-        return synced and self.runtime.store.durability == "power"
+        """Whether it is stored as durably as the store promises before anybody sees the answer."""
+        return self.keep is not None or self.runtime.settings.durable_usage
 
     def on_committed(self) -> None:
         """Forget it, and report it, once."""

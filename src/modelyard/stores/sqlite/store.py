@@ -116,14 +116,11 @@ class SqliteStore:
         return self._group.transact(step, durable)
 
     async def atransact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
-        """Run `step` as `transact` does, for a task.
-
-        A thread of the store leads if no caller does. A step that is not durable is run at once where neither another
-        call nor another process nor the disk has to be waited for.
-        """
+        """Run `step` as `transact` does, for a task. A thread of the store leads if no caller does. A step that has to
+        wait for no disk, no other call and no other process runs at once."""
         if process_identity.forks != self._forks:
             raise _used_after_fork()
-        return await self._group.atransact(step, durable)
+        return await self._group.atransact(step, durable and self.durability == "power")
 
     def read(self, query: Callable[[Snapshot], T]) -> T:
         """Run `query` concurrently with the writer: it sees no unfinished step and delays none."""
