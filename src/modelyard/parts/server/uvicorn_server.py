@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from modelyard.asgi import Application
-from modelyard.parts.server.bounded_heads import BoundedProtocol, Bounds, raise_descriptors
+from modelyard.parts.server.bounded_heads import BoundedProtocol, raise_descriptors
+from modelyard.parts.server.bounds import Bounds
 from modelyard.parts.server.joined_writes import uvicorn
 
 STREAM_SECONDS = 10
