@@ -61,10 +61,10 @@ def say_leaving(folder: str | Path) -> None:
 
 @attrs.define
 class Deadly(Gated):
-    """Each of its processes dies at the gate, with something to say."""
+    """Each of its processes dies at the gate of its first step, with something to say."""
 
     def pass_gate(self, name: str) -> None:
-        if name == "started":
+        if name == "step 1":
             print("my last words\x1b[31m", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 

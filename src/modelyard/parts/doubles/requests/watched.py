@@ -1,9 +1,9 @@
 """Doors to a platform that note what is sent through them, and refuse what its vendor would."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, cast
 
+from modelyard.flow import give_way
 from modelyard.http.message import Request, Response
 from modelyard.parts.doubles.requests.logged_request import LoggedRequest, words_of
 from modelyard.parts.doubles.requests.request_log import RequestLog, log_of
@@ -138,7 +138,7 @@ async def whole_body(receive: Receive) -> Message:
 
 def replayed(came: list[Message], receive: Receive) -> Receive:
     async def again() -> Message:
-        await asyncio.sleep(0)
+        await give_way()
         return came.pop(0) if came else await receive()
 
     return again
