@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import is_
 from typing import Any, Literal
 
 import attrs
@@ -220,7 +221,8 @@ def messages_of(system: str | Sequence[TextBlock] | None, turns: Sequence[Turn])
     found: list[Message] = []
     if system:
         found.append(Message(Role.SYSTEM, system if isinstance(system, str) else _text(system)))
-    for turn in _joined(turns):
+    kinds = [*map(type, turns)]
+    for turn in _joined(turns) if any(map(is_, kinds, kinds[1:])) else turns:
         if isinstance(turn.content, str):
             found.append(Message(Role(turn.role), turn.content))
         elif isinstance(turn, UserTurn):
