@@ -94,7 +94,7 @@ def test_a_worker_that_makes_jobs_may_do_what_it_does_and_no_more(monkeypatch: p
     seen = set()
 
     class Recorded:
-        text = ""
+        text, date = "", None
 
         def request(self, method: str, path: str, *_: Any, **__: Any) -> "Recorded":
             words = path.partition("?")[0].partition("/namespaces/yard/")[2].split("/")
