@@ -166,7 +166,8 @@ def test_a_job_that_kills_three_processes_fails_and_says_how(site: Site) -> None
     with site.platform.worker(executor=site.executor("deadly")), pytest.raises(JobFailed) as failed:
         job.wait(PATIENCE)
     assert "lost its worker 3 times" in failed.value.message
-    assert failed.value.message.endswith("was ended by signal 9 (Killed); its last words: made started my last words [31m")
+    says = "was ended by signal 9 (Killed); its last words: made started my last words [31m"
+    assert failed.value.message.endswith(says)
 
 
 def test_a_frozen_process_is_replaced_and_killed(site: Site, undisturbed: str) -> None:
