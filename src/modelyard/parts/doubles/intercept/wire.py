@@ -146,17 +146,36 @@ class WireSocket:
         self._reader.take(data)
 
     def makefile(self, *_: Any, **__: Any) -> io.BufferedReader:
-        """Return the response as a file. Raises `ConnectionResetError` if the request is not whole."""
+        """Return the response as a file. What goes wrong is raised when it is read, as by a socket; it is a
+        `ConnectionResetError` if the request is not whole."""
+        try:
+            return io.BufferedReader(self._answer())
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is raised to who reads
+            return io.BufferedReader(_Failed(error))
+
+    def _answer(self) -> "_Answer":
         sent = self._reader.request()
         if sent is None:
             raise ConnectionResetError("the client asks for the response to a request that it has not sent wholly")
-        answer = self._target.in_process.handle(sent, self._limit)
-        return io.BufferedReader(_Answer(answer, sent, self._limit))
+        return _Answer(self._target.in_process.handle(sent, self._limit), sent, self._limit)
 
     def _ignore(self, *_: Any) -> None:
         """There is no connection to set up or to close."""
 
     setsockopt = shutdown = close = _ignore
+
+
+class _Failed(io.RawIOBase):
+    """A file that cannot be read."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, _: Any) -> int:
+        raise self._error
 
 
 class _Answer(io.RawIOBase):
