@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from multiprocessing.synchronize import Event
+from tempfile import TemporaryDirectory
 
 SPAWN = mp.get_context("spawn")
 Attack = Callable[[int, Event, ExitStack, str], None]
@@ -35,7 +36,7 @@ def serve(port: int, sabotage: bool, keys: "mp.Queue[str]") -> None:
 
     if sabotage:
         bounded_heads.BoundedProtocol.data_received = bounded_heads.JoiningProtocol.data_received
-    with open_platform() as platform:
+    with TemporaryDirectory() as folder, open_platform(f"{folder}/yard.db") as platform:
         keys.put(platform.keys.create("busy").secret)
         uvicorn_server.run(asgi_app(platform), "127.0.0.1", port)
 
