@@ -1,6 +1,7 @@
 """The requests of a test: noted through every door, and what was refused or missed is found out."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from modelyard import EchoBackend, Platform, Router, ScriptedBackend, open_platf
 from modelyard.backends import on, say
 from modelyard.errors import ContextLengthExceeded, InvalidInput, NoAnswerPrepared, Overloaded, Problem
 from modelyard.parts.doubles.requests.differences import differences
-from modelyard.parts.doubles.requests.logged_request import LoggedRequest
+from modelyard.parts.doubles.requests.logged_request import LoggedRequest, words_of
 from modelyard.testing import (
     Faults,
     HttpxTransport,
@@ -269,3 +270,16 @@ def test_no_part_of_a_key_is_shown(length: int, before: str, nested: bool) -> No
     shown += differences([], [request])
     for line in shown:
         assert SECRET[:8] not in line
+
+
+JSON = st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=5)
+PROBLEM = st.fixed_dictionaries({"loc": JSON, "msg": JSON})
+
+
+@given(st.lists(PROBLEM | JSON, min_size=1))
+def test_whatever_the_problems_of_an_error_are_it_has_words(problems: Any) -> None:
+    assert isinstance(words_of(json.dumps({"detail": problems}).encode()), str)
+
+
+def test_places_of_an_error_may_be_numbers() -> None:
+    assert words_of(b'{"detail":[{"loc":["body",0,"role"],"msg":"is wrong"}]}') == "body.0.role: is wrong"

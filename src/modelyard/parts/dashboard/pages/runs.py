@@ -33,9 +33,7 @@ def listed(view: View) -> HtmlPage:
             if run.id in tagged or query.lower() in f"{run.model} {run.evaluation}".lower()
         ]
         if by_score:
-            found.sort(
-                key=lambda run: (score_of(run) is None, run.evaluation, scorer_text(run), -(score_of(run) or 0.0))
-            )
+            found.sort(key=_best_first)
         shown, more = found[:PAGE], ""
     else:
         page = runs.page(PAGE, view.query.get("after"))

@@ -98,8 +98,13 @@ def words_of(body: bytes) -> str:
         if isinstance(found, str):
             return found
         if isinstance(found, list):
-            return "; ".join(f"{'.'.join(member(one, 'loc') or ())}: {member(one, 'msg')}" for one in found)
+            return "; ".join(map(_problem, found))
     return ""
+
+
+def _problem(problem: object) -> str:
+    place = member(problem, "loc")
+    return f"{'.'.join(map(str, place)) if isinstance(place, list) else ''}: {member(problem, 'msg')}"
 
 
 def plain(value: Any) -> Any:
