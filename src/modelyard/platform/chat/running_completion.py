@@ -53,7 +53,7 @@ class RunningCompletion(BookedRequest):
         """Make the request that the backend gets: checked against its capabilities, with a token limit and a seed."""
         entry, backend, request = self.served.entry, self.backend, self.given
         capabilities = backend.capabilities(self.served.base_model)
-        if self.details:
+        if self.details or (self.plan is not None and self.plan.captures is not None):
             request = checks.with_details(request, capabilities)
         if request.tool_choice.mode is _REQUIRED:
             checks.check_tool_choice(request)
@@ -132,6 +132,8 @@ class RunningCompletion(BookedRequest):
         if self.given.store:
             now = self.runtime.clock.now()
             booking.keep = _storing(self.given, completion, self.attribution, self.served, now)
+        if self.plan is not None and self.plan.captures is not None:
+            booking.keep = self.plan.captures(self, completion, booking.keep)
         return booking
 
     def remainder(self) -> CompletionBooking | None:
