@@ -152,11 +152,16 @@ class TrainedRecord(Protocol):
 
 
 class Capture(Protocol):
-    """What keeps the answers to a caller; a name that no model has means its `model`."""
+    """What keeps the answers to a caller."""
 
-    model: str
+    @property
+    def model(self) -> str:
+        """What a name means that no model has."""
+        ...
 
-    def __call__(self, running: Any, completion: Any, keep: "Callable[[Tx], object] | None") -> "Callable[[Tx], object]":
+    def __call__(
+        self, running: Any, completion: Any, keep: "Callable[[Tx], object] | None"
+    ) -> "Callable[[Tx], object]":
         """Return what keeps an answer, after `keep`, in the transaction that books it."""
         ...
 

@@ -124,9 +124,7 @@ class AskedTurn:
 
     # ---- the turn
 
-    def joined(
-        self, turn: EpisodeTurn, choice: Choice, parent: Callable[[Choice], EpisodeTurn | None]
-    ) -> EpisodeTurn:
+    def joined(self, turn: EpisodeTurn, choice: Choice, parent: Callable[[Choice], EpisodeTurn | None]) -> EpisodeTurn:
         """Return the turn as it is stored, after the turn that it follows."""
         before = parent(choice)
         messages, prompt, tools = self.request.messages, choice.prompt_token_ids, self.request.tools

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from modelyard.domain.canonical import canonical_json
-from modelyard.domain.completion import Message, Role, Tool, ToolCall
+from modelyard.domain.completion import ContentPart, Message, Role, Tool, ToolCall
 from modelyard.formats.chat.messages import message_object
 from modelyard.formats.chat.tools import tool_object
 from modelyard.lazy import hashlib
@@ -37,7 +37,7 @@ def common_form(message: Message) -> str:
     return exact_form(Message(role, _content(message), message.name, calls, message.tool_call_id))
 
 
-def _content(message: Message) -> object:
+def _content(message: Message) -> str | tuple[ContentPart, ...] | None:
     if isinstance(message.content, tuple) and any(part.type != "text" for part in message.content):
         return message.content
     return message.text

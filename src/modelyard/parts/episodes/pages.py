@@ -140,7 +140,15 @@ def _turn(one: TreeTurn, sequence: int | None) -> Html:
     step = "" if one.turn.step is None else f", step {one.turn.step}"
     line = f"{len(one.injected)} tokens read (masked), {len(one.ids)} sampled{step}"
     trained = chip("not trained", "worse") if sequence is None else chip(f"sequence {sequence}", "better")
-    marks = [trained, " ", tag("small", one.why or "follows"), " ", tag("small", one.untrained), " ", tag("small", line)]
+    marks = [
+        trained,
+        " ",
+        tag("small", one.why or "follows"),
+        " ",
+        tag("small", one.untrained),
+        " ",
+        tag("small", line),
+    ]
     said = tag("p", tag("b", "answer: "), *_tokens(one), *calls)
     return tag("section", *told, said, tag("p", *marks), style=f"margin-left:{24 * min(depth, 12)}px")
 

@@ -21,7 +21,9 @@ def checked_reward(value: object) -> float:
     """Return a reward as a number: true and false are 1 and 0. Raises `InvalidInput`."""
     number = float(value) if isinstance(value, int | float) else math.nan
     if not abs(number) <= MAX_REWARD:
-        raise InvalidInput.at("reward", msg=f"must be a number from {-MAX_REWARD:g} to {MAX_REWARD:g}, or true or false")
+        raise InvalidInput.at(
+            "reward", msg=f"must be a number from {-MAX_REWARD:g} to {MAX_REWARD:g}, or true or false"
+        )
     return number
 
 

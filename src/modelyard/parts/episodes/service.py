@@ -207,5 +207,3 @@ def _amount(budget: Decimal | int | str) -> Decimal:
     if not (amount.is_finite() and 0 <= amount <= _MOST_BUDGET):
         raise InvalidInput.at("budget", msg="must be an amount in USD, such as '0.50'")
     return amount
-
-

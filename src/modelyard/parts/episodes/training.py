@@ -90,7 +90,9 @@ def _read(
     for one in ids:
         group = found_group(snapshot, training._principal, one)
         if group.model_id != model.id:
-            raise InvalidInput.at("model", msg=f"group {group.name!r} was sampled to train {group.model}; name that model")
+            raise InvalidInput.at(
+                "model", msg=f"group {group.name!r} was sampled to train {group.model}; name that model"
+            )
         _require_free(snapshot, group)
         open_ = [it.place for it in episodes_of(snapshot, one) if it.state(group, now) is EpisodeState.OPEN]
         if open_ and not group.ended(now):
@@ -103,9 +105,7 @@ def _read(
 
 
 def _as_read(snapshot: Snapshot, group_id: str) -> Read:
-    return tuple(
-        (one, snapshot.count(EpisodeTurn, "by_episode", one.id)) for one in episodes_of(snapshot, group_id)
-    )
+    return tuple((one, snapshot.count(EpisodeTurn, "by_episode", one.id)) for one in episodes_of(snapshot, group_id))
 
 
 def _require_free(snapshot: Snapshot, group: EpisodeGroup) -> None:

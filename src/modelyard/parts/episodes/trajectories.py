@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import pairwise
 
 from modelyard.domain.completion import Message
 from modelyard.domain.training import History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
@@ -15,7 +16,7 @@ def history_of(sequence: Sequence[TreeTurn]) -> History:
     """Return a sequence as a history: what was sampled is trained, everything between is read."""
     first = sequence[0]
     items: list[Message | SampledChoice] = [*first.messages, first.choice]
-    for before, one in zip(sequence, sequence[1:], strict=False):
+    for before, one in pairwise(sequence):
         items += [*one.messages[len(before.said) :], one.choice]
     return History(tuple(items), first.tools)
 

@@ -243,9 +243,9 @@ def _why_root(one: TreeTurn, turns: Sequence[TreeTurn]) -> str:
     if mine == theirs[:-1]:
         return "retry: the same was asked before"
     if all(message.role in (Role.SYSTEM, Role.DEVELOPER) for message in one.messages[:common]):
-        compacted = any(len(other.said) > len(mine) for other in earlier) and common and len(mine) > common
-        asked = {form for other in earlier for form in _forms(other.messages)[common:]}
-        if compacted and not asked.isdisjoint(mine[common:]):
+        longer = [other for other in earlier if len(other.said) > len(mine)]
+        asked = {form for other in longer for form in _forms(other.said)[common:]}
+        if not asked.isdisjoint(mine[common:]):
             return "compacted: the history is shorter, and has some of the same messages"
         return "a conversation of its own"
     if common >= len(mine) or common == len(nearest.messages):

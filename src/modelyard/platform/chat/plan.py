@@ -68,7 +68,20 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
     limited, prices = key_limited or bool(budgets), dearest(found.entry.pricing)
     apply, after = tuple([budget.id for budget in budgets]), not (key_limited or waits)
     plan = CompletionPlan(
-        principal, found, backend, name, limited, apply, after, waits, in_thread, offers, same, version, prices, captures
+        principal,
+        found,
+        backend,
+        name,
+        limited,
+        apply,
+        after,
+        waits,
+        in_thread,
+        offers,
+        same,
+        version,
+        prices,
+        captures,
     )
     if version is not None:  # the plan holds the principal, so that no other one gets its id
         _keep(runtime.cache.slot(KeptPlans), (id(principal), entity, project, model), plan)
