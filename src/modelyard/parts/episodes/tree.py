@@ -173,7 +173,7 @@ def _judged(turns: Sequence[TreeTurn], model_id: str) -> list[TreeTurn]:
         firstborn = parent is None or first_child.setdefault(parent.id, one.id) == one.id
         why = _why_root(one, turns) if parent is None else _why_branch(one, firstborn)
         untrained = "the same was asked again, and the program went on from that" if one.id in replaced else ""
-        judged[one.id] = attrs.evolve(one, parent=parent, why=why, untrained=untrained or _untrained(one, model_id))
+        judged[one.id] = attrs.evolve(one, parent=parent, why=why, untrained=_untrained(one, model_id) or untrained)
     return [judged[one.id] for one in turns]
 
 
@@ -181,10 +181,10 @@ def _replaced(turns: Sequence[TreeTurn]) -> set[str]:
     """Return the turns that were asked again: of several answers to one prompt, those that were continued count, and
     if none was, those of the last request."""
     continued = {one.parent.id for one in turns if one.parent is not None}
-    alike: defaultdict[tuple[str, str, str], list[TreeTurn]] = defaultdict(list)
+    alike: defaultdict[tuple[str, ...], list[TreeTurn]] = defaultdict(list)
     for one in turns:
         parent = "" if one.parent is None else one.parent.id
-        alike[parent, one.turn.prompt, one.turn.offered].append(one)
+        alike[parent, one.turn.prompt, one.turn.offered, one.turn.model_id].append(one)
     replaced: set[str] = set()
     for asked in alike.values():
         last = asked[-1].turn.body["request"]
