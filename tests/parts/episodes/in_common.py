@@ -4,7 +4,11 @@ from typing import Any
 
 from modelyard import Platform
 
-TABLES: dict[str, str] = {}
+TABLES = {
+    "episode_groups": "603284eac9ed17d6",
+    "episodes": "de4cdfc1048a404e",
+    "episode_turns": "aca5637ec1ccecd7",
+}
 
 
 def fill(platform: Platform) -> None:

@@ -228,7 +228,7 @@ def _why_split(one: TreeTurn, parent: TreeTurn) -> str:
         return "thinking dropped: the answer came back without its reasoning"
     if one.turn.whole:
         return "rewritten: the program wrote the answer in another way"
-    return "the chat template writes the history in another way than it was sampled"
+    return "other tokens: the template or the tokenizer writes the answer in another way than it was sampled"
 
 
 def _why_root(one: TreeTurn, turns: Sequence[TreeTurn]) -> str:
