@@ -101,30 +101,34 @@ class AskedTurn:
 
     # ---- the turn before it
 
-    def parent(self, tx: Tx, episode_id: str) -> Callable[[Choice], EpisodeTurn | None]:
+    def parent(self, tx: Tx, episode_id: str) -> "Callable[[Choice], EarlierTurn | None]":
         """Return what finds the turn that a prompt follows: the one with the longest history that begins the messages.
         Of several with the same history, that whose tokens begin those of the prompt; else the newest."""
         found = list(self._alike(tx, episode_id))
+        answered = self.request.prompt is not None or any(one.role is Role.ASSISTANT for one in self.request.messages)
 
-        def of(choice: Choice) -> EpisodeTurn | None:
+        def of(choice: Choice) -> EarlierTurn | None:
             ids = choice.prompt_token_ids
             same = next((turn for turn in found if continues(ids, turn)), None) or next(iter(found), None)
-            return same or by_tokens(tx, episode_id, ids)
+            return by_tokens(tx, episode_id, ids) if same is None and answered else same
 
         return of
 
-    def _alike(self, tx: Tx, episode_id: str) -> Iterator[EpisodeTurn]:
+    def _alike(self, tx: Tx, episode_id: str) -> "Iterator[EarlierTurn]":
         messages, digests = self.request.messages, self.digests.common
         for place in range(len(messages), 0, -1):
             if messages[place - 1].role is Role.ASSISTANT:
-                found = tx.page(EpisodeTurn, "by_state", episode_id, digests[place], limit=ALIKE, descending=True)
+                where = "by_state", episode_id, digests[place]
+                found = tx.select(EpisodeTurn, _COLUMNS, *where, limit=ALIKE, descending=True)
                 if found:
-                    yield from found
+                    yield from (EarlierTurn(*columns) for columns in found)
                     return
 
     # ---- the turn
 
-    def joined(self, turn: EpisodeTurn, choice: Choice, parent: Callable[[Choice], EpisodeTurn | None]) -> EpisodeTurn:
+    def joined(
+        self, turn: EpisodeTurn, choice: Choice, parent: "Callable[[Choice], EarlierTurn | None]"
+    ) -> EpisodeTurn:
         """Return the turn as it is stored, after the turn that it follows."""
         before = parent(choice)
         messages, prompt, tools = self.request.messages, choice.prompt_token_ids, self.request.tools
@@ -151,23 +155,35 @@ class AskedTurn:
             body=WrittenMapping(dumps(body).decode()),
         )
 
-    def _after(self, before: EpisodeTurn | None) -> int:
+    def _after(self, before: "EarlierTurn | None") -> int:
         assert before is not None
         return self.digests.exact.index(before.exact)
 
 
-def continues(prompt: Sequence[int], turn: EpisodeTurn) -> bool:
+@attrs.frozen
+class EarlierTurn:
+    """What a later turn is joined by: columns of an `EpisodeTurn`."""
+
+    id: str
+    exact: str
+    offered: str
+    length: int
+    tokens: str
+
+
+_COLUMNS = tuple(field.name for field in attrs.fields(EarlierTurn))
+
+
+def continues(prompt: Sequence[int], turn: EarlierTurn) -> bool:
     """Return whether the token ids of a prompt begin with the prompt and the answer of a turn."""
     return 0 < turn.length <= len(prompt) and tokens_digest(prompt, turn.length) == turn.tokens
 
 
-def by_tokens(tx: Tx, episode_id: str, prompt: Sequence[int]) -> EpisodeTurn | None:
+def by_tokens(tx: Tx, episode_id: str, prompt: Sequence[int]) -> EarlierTurn | None:
     """Return the longest turn whose tokens begin a prompt, whatever its messages are."""
-    columns = tx.select(EpisodeTurn, ("id", "length", "tokens"), "by_episode", episode_id, limit=_MANY)
-    for id_, length, tokens in sorted(columns, key=lambda row: -row[1]):
-        if 0 < length <= len(prompt) and tokens_digest(prompt, length) == tokens:
-            return tx.get(EpisodeTurn, id_)
-    return None
+    rows = tx.select(EpisodeTurn, _COLUMNS, "by_episode", episode_id, limit=_MANY)
+    longest_first = sorted((EarlierTurn(*columns) for columns in rows), key=lambda turn: -turn.length)
+    return next((turn for turn in longest_first if continues(prompt, turn)), None)
 
 
 _MANY = 10_000

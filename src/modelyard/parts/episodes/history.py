@@ -67,13 +67,23 @@ class HistoryDigests:
         """Digest the messages of a prompt."""
         common, exact = [START], [START]
         for message in messages:
-            common.append(chained(common[-1], common_form(message)))
-            exact.append(chained(exact[-1], exact_form(message)))
+            both = _both(common[-1], exact[-1], message)
+            common.append(both[0])
+            exact.append(both[1])
         return cls(tuple(common), tuple(exact))
 
     def answered(self, answer: Message) -> tuple[str, str]:
         """Return both digests of the history with the answer."""
-        return chained(self.common[-1], common_form(answer)), chained(self.exact[-1], exact_form(answer))
+        return _both(self.common[-1], self.exact[-1], answer)
+
+
+def _both(common: str, exact: str, message: Message) -> tuple[str, str]:
+    form = exact_form(message)
+    found = chained(exact, form)
+    is_common = type(message.content) is str and not (message.tool_calls or message.reasoning)
+    if common == exact and is_common and message.role is not Role.DEVELOPER:
+        return found, found
+    return chained(common, common_form(message)), found
 
 
 def tokens_digest(ids: Sequence[int], length: int | None = None) -> str:
