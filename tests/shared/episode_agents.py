@@ -1,6 +1,7 @@
 """A model whose tokens are bytes, which notes what it sampled, and programs that ask it in three formats."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
@@ -21,6 +22,10 @@ from modelyard.domain.completion import (
     ToolCall,
     ToolCallDelta,
 )
+from modelyard.domain.training import History, SampledChoice
+from modelyard.parts.episodes.handle import EpisodeGroupHandle
+from modelyard.parts.episodes.tree import TreeTurn
+from modelyard.platform.platform import Platform
 from modelyard.protocols import Capabilities, ServedModel
 
 ROLES = {Role.SYSTEM: 300, Role.DEVELOPER: 300, Role.USER: 301, Role.ASSISTANT: 302, Role.TOOL: 303}
@@ -270,3 +275,92 @@ class MessagesProgram(Program):
 
 
 PROGRAMS = (ChatProgram, ResponsesProgram, MessagesProgram)
+
+
+# ---- scripted episodes -----------------------------------------------------------------------------------------------
+
+
+def act(program: Program, random: Random) -> None:
+    """Do one thing that programs do."""
+    calls = program.ask(random.randrange(4 if random.random() < 0.3 else 10**6))
+    for call in calls:
+        program.result(call, random.choice(("found", "", "nothing\nthere")))
+    if not calls:
+        program.user(random.choice(("go on", "again", "why?")))
+
+
+def change(program: Program, random: Random) -> Program:
+    """Return the program, or one that goes on in another way: at a fork, with a shorter history or another one."""
+    kind = random.randrange(8)
+    other = program.copy()
+    if kind == 0:
+        return other
+    starts = [at for at, one in enumerate(other.told) if one.get("role") == "user" and type(one["content"]) is str]
+    if kind in (1, 4) and len(starts) > 2:
+        other.told[: starts[-1]] = [{"role": "user", "content": "in short: it was asked"}]
+        return other
+    if kind == 2 and starts:
+        other.told[starts[0]]["content"] = "another question"
+        return other
+    if kind == 3 and len(starts) > 1:
+        del other.told[starts[-1] :]
+        other.user("rather this")
+        return other
+    return program
+
+
+def play(platform: Platform, client: Client, base: str, seed: int) -> EpisodeGroupHandle:
+    """Play an episode, and return its group."""
+    random = Random(seed)
+    with platform.episodes.group("scripted", model=f"desk/{base}", size=1) as group:
+        episode = group[0]
+        programs = []
+        for _ in range(random.randrange(1, 3)):
+            kind = random.choice(PROGRAMS)
+            program = kind(client, episode.key, random.random() < 0.5, random.random() < 0.6)
+            program.thoughts = random.random() < 0.5
+            program.user(random.choice(("hello", "where is it?")))
+            programs.append(program)
+        for _ in range(random.randrange(1, 10)):
+            program = random.choice(programs)
+            if (next_one := change(program, random)) is not program:
+                programs.append(next_one)
+            if random.random() < 0.15:
+                random_state = random.getstate()
+                program.copy().ask(7)  # a request that is sent again, as after a lost answer
+                random.setstate(random_state)
+            act(next_one, random)
+        episode.reward(1.0)
+    return group
+
+
+def check_history(history: History, thinks: bool, sampled: set[Sampled]) -> list[Sampled]:
+    """Return what a history trains, checked against what was sampled, and against what the template writes."""
+    trained: list[Sampled] = []
+    before: list[Any] = []
+    for item in history.items:
+        choice = item if isinstance(item, SampledChoice) else None
+        if choice is not None and choice.logprobs is not None:
+            one = Sampled(choice.prompt_token_ids, choice.token_ids, tuple(entry.logprob for entry in choice.logprobs))
+            assert one in sampled
+            assert one.prompt == encode_prompt(before, history.tools, thinks)
+            if trained:
+                known = (*trained[-1].prompt, *trained[-1].ids)
+                assert one.prompt[: len(known)] == known
+            trained.append(one)
+        before.append(item if choice is None else choice.message)
+    return trained
+
+
+def check_episode(group: EpisodeGroupHandle, model: NotingModel, base: str) -> list[TreeTurn]:
+    """Return the turns of a group's only episode: all that was sampled, of which each token is trained once at most."""
+    (trajectory,) = group.trajectories().trajectories
+    turns = group[0].turns()
+    kept = [Sampled(one.prompt_ids, one.ids, tuple(e.logprob for e in one.logprobs or ())) for one in turns]
+    assert Counter(kept) == Counter(model.sampled)
+    trained: Counter[Sampled] = Counter()
+    for history in trajectory.histories:
+        trained.update(check_history(history, base == "keeps", set(model.sampled)))
+    assert trained <= Counter(model.sampled)
+    assert trained.total() == sum(not one.untrained for one in turns)
+    return turns

@@ -274,6 +274,16 @@ def _rewarded(group: EpisodeGroupHandle) -> tuple[object, ...]:
     return group.trajectories().trajectories
 
 
+def test_an_answer_that_the_program_left_is_booked_and_no_turn(platform: Platform) -> None:
+    group = group_of(platform, 1)
+    stream = program(platform, group[0]).chat.stream(model="m", messages=ASKED, max_tokens=200, min_tokens=200)
+    next(stream)
+    stream.close()
+    assert group[0].turns() == []
+    (booked,) = platform.usage.list()
+    assert booked.key_id == group[0].refresh().key_id
+
+
 def test_of_a_request_that_is_sent_again_the_last_is_trained_or_the_one_that_goes_on(platform: Platform) -> None:
     group = group_of(platform, 1)
     chat = program(platform, group[0]).chat
