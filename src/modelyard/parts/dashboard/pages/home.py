@@ -25,6 +25,8 @@ LOOKED_AT = 200
 def home(view: View) -> HtmlPage:
     newest = list(islice(view.platform.jobs.list(order="desc"), LOOKED_AT))
     running = list(islice(view.platform.jobs.list(status=JobStatus.RUNNING), MOST))
+    if not newest and not running and _is_new(view):
+        return HtmlPage("Home", joined([_first_steps(), _answers(view), _health(view)]), live=True)
     parts = [
         _running(view, running),
         _queue(view, [job for job in newest if job.status is JobStatus.QUEUED]),
@@ -36,6 +38,24 @@ def home(view: View) -> HtmlPage:
         _health(view),
     ]
     return HtmlPage("Home", joined(parts), live=True)
+
+
+def _is_new(view: View) -> bool:
+    return not view.platform.models.list().page(1).items and not view.platform.usage.total()[0].requests
+
+
+def _first_steps() -> Html:
+    """Say how to begin where nothing was done yet, each step as a command to copy."""
+    steps = (
+        ("Ask a model.", 'modelyard ask echo "Good morning"'),
+        ("Make a key for an application, and serve it.", "modelyard keys create --entity acme && modelyard serve"),
+        ("Train, evaluate and promote a small model, in the folder quickstart.", "modelyard quickstart"),
+    )
+    shown = (
+        joined([tag("p", f"{at}. {words}"), tag("pre", tag("code", line))]) for at, (words, line) in enumerate(steps, 1)
+    )
+    more = "For another store than yard.db in their folder, add --store. `modelyard docs` lists what to read next."
+    return section("Begin here", *shown, tag("p", more, kind="quiet"))
 
 
 def _running(view: View, jobs: Sequence[JobSummary]) -> Html:
