@@ -101,7 +101,7 @@ def usage(
 
 
 def _list_slowest(
-    store: str | None, as_json: bool, refused: bool, limit: int, times: Mapping[str, Any], of: Mapping[str, Any]
+    store: StoreName, as_json: bool, refused: bool, limit: int, times: Mapping[str, Any], of: Mapping[str, Any]
 ) -> None:
     if refused:
         raise click.UsageError("--slowest takes no --csv and no --project")

@@ -22,7 +22,7 @@ def usage(view: View) -> HtmlPage:
     if not total(since=since)[0].requests:
         return HtmlPage("Usage", joined([empty(f"Nothing was used in the last {DAYS} days."), _budgets(view)]))
     groups = ("day", "model", "key", "project", *(["entity"] if view.host else []))
-    by = view.query.get("by") if view.query.get("by") in groups else "day"
+    by = next((one for one in groups if one == view.query.get("by")), "day")
     sums = total((by,), since=since)
     links = (tag("b", f"by {one}") if one == by else view.link(f"by {one}", "usage", by=one) for one in groups)
     chosen = tag("p", *(part for link in links for part in (link, " ")), kind="filters")
