@@ -4,6 +4,7 @@ document takes over its `schema`. None passes every one of them."""
 
 import re
 from collections.abc import Mapping, Sized
+from functools import cache
 from typing import Any
 
 import attrs
@@ -69,12 +70,15 @@ class Matching:
     says: str
 
     def __call__(self, instance: object, attribute: Any, value: Any) -> None:
-        if value is not None and not re.fullmatch(self.pattern, value):
+        if value is not None and not _compiled(self.pattern).fullmatch(value):
             raise ValueError(self.says)
 
     @property
     def schema(self) -> Mapping[str, Any]:
         return {"pattern": f"^(?:{self.pattern})$"}
+
+
+_compiled = cache(re.compile)
 
 
 @attrs.frozen
