@@ -6,6 +6,7 @@ from typing import Any, Literal
 import attrs
 
 from modelyard.domain.completion import ResponseFormat, ResponseType, Tool, ToolChoice, ToolMode
+from modelyard.domain.frozen_fast import maker, quick_init
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.chat.hints import Cacheable
 from modelyard.formats.constraints import Length, Matching, Unsupported
@@ -13,13 +14,15 @@ from modelyard.formats.json import loads
 
 JsonObject = Mapping[str, Any]
 
+_tool = maker(Tool)
 _NAME = Matching("[A-Za-z0-9_-]{1,64}", "must be 1 to 64 characters of A-Z a-z 0-9 _ -")
 
 
 # ---- tools -------------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class FunctionDefinition:
     """A function that the model may call; `parameters` is a JSON schema."""
 
@@ -29,7 +32,8 @@ class FunctionDefinition:
     strict: bool = False
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class FunctionTool(Cacheable):
     """A tool."""
 
@@ -71,7 +75,7 @@ class AllowedTools:
 def read_tool(tool: FunctionTool) -> Tool:
     """Return the tool that was described."""
     function = tool.function
-    return Tool(function.name, function.description, function.parameters, function.strict)
+    return _tool(function.name, function.description, function.parameters, function.strict)
 
 
 def tool_object(tool: Tool) -> JsonObject:
