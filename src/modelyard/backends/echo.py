@@ -275,11 +275,12 @@ def _word_by_word(text: str, request: CompletionRequest) -> Iterator[Deltas]:
 
 def _deltas_of(words: Sequence[str], request: CompletionRequest, first: bool, ending: FinishReason | None) -> Deltas:
     if not request.streamed:
-        return _worded(words, request, first, ending)
+        return _detailed(words, "".join(words), None, "", request, first, ending)
     if request.logprobs or request.return_token_ids or not words:
         each, last = [[word] for word in words] or [[]], max(len(words) - 1, 0)
         return [
-            _worded(word, request, first and at == 0, ending if at == last else None) for at, word in enumerate(each)
+            _detailed(one, "".join(one), None, "", request, first and at == 0, ending if at == last else None)
+            for at, one in enumerate(each)
         ]
     deltas = [_text_delta(word, 1) for word in words]
     if ending is not None:
@@ -323,10 +324,6 @@ def _deltas(pieces: list[_Piece], request: CompletionRequest, reason: FinishReas
     last = len(groups) - 1
     for at, group in enumerate(groups or [[]]):
         yield _delta(group, request, at == 0, ending if at >= last else None)
-
-
-def _worded(words: Sequence[str], request: CompletionRequest, first: bool, ending: FinishReason | None) -> Delta:
-    return _detailed(words, "".join(words), None, "", request, first, ending)
 
 
 def _delta(group: Sequence[_Piece], request: CompletionRequest, first: bool, ending: FinishReason | None) -> Delta:

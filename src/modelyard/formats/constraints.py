@@ -9,6 +9,8 @@ from typing import Any
 
 import attrs
 
+_compiled = cache(re.compile)
+
 
 @attrs.frozen
 class Within:
@@ -76,9 +78,6 @@ class Matching:
     @property
     def schema(self) -> Mapping[str, Any]:
         return {"pattern": f"^(?:{self.pattern})$"}
-
-
-_compiled = cache(re.compile)
 
 
 @attrs.frozen

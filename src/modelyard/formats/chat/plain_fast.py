@@ -22,7 +22,7 @@ _NUMBERS = NUMBERS.keys() - {"min_tokens"}
 _BARE = frozenset({"model", "messages", "stream", "stream_options"})
 _CHOICES = {"auto": ToolChoice(), "none": ToolChoice(ToolMode.NONE)}
 _TOKEN_ID = re.compile("[0-9]{1,9}")
-_HELD = object()
+_HELD, _CONTAINERS = object(), frozenset({dict, list})
 _scan: Any = json.JSONDecoder(parse_constant=lambda _: _HELD).scan_once  # type: ignore[attr-defined]
 _request, _message = maker(CompletionRequest), maker(Message)
 _ROLES: Mapping[Any, Role] = {role.value: role for role in Role}
@@ -124,9 +124,6 @@ def _strings(value: Any, levels: int) -> int:
         found += len(named) + kinds.count(str)
         level = list(compress(parts, map(_CONTAINERS.__contains__, kinds)))
     return found
-
-
-_CONTAINERS = frozenset({dict, list})
 
 
 def read_plain(body: Any, details: bool = False) -> ParsedRequest | None:

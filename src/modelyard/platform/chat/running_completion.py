@@ -158,17 +158,8 @@ def _storing(
     request: CompletionRequest, completion: Completion, attribution: Attribution, model: ServedModel, now: datetime
 ) -> Callable[[Tx], object]:
     """Return what stores a completion whose request asks for that (`store`)."""
-    text = converter.filled_text
-    stored = _stored(
-        completion.id,
-        attribution.entity,
-        attribution.project,
-        request.model,
-        now,
-        WrittenMapping(text(request)),
-        WrittenMapping(text(completion)),
-        request.metadata,
-        model.entry.pricing.texts,
-        None if model.checkpoint is None else model.checkpoint.id,
-    )
+    text, checkpoint = converter.filled_text, model.checkpoint
+    of = completion.id, attribution.entity, attribution.project, request.model, now
+    texts = WrittenMapping(text(request)), WrittenMapping(text(completion)), request.metadata, model.entry.pricing.texts
+    stored = _stored(*of, *texts, None if checkpoint is None else checkpoint.id)
     return lambda tx: tx.add(stored)
