@@ -130,7 +130,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("servers")
     long = {item.path for item in items if not set(LONG).isdisjoint(mark.name for mark in item.iter_markers())}
     if silent := [str(path) for path in long if not says_long(path)]:
-        raise pytest.UsageError(f"in these is a long test, but neither a marker nor a server: {', '.join(silent)}")
+        raise pytest.UsageError(f"mark long tests in their module, or a conftest.py of its folder: {', '.join(silent)}")
     if settings.default.derandomize:
         providers.is_local_module_file = lambda _: False
 
