@@ -102,6 +102,7 @@ class NotingModel:
 def _drawn(random: Random, request: CompletionRequest) -> tuple[Message, FinishReason]:
     thought = random.choice(("", "", "let me see")) or None
     text = " ".join(random.choices(WORDS, k=random.randrange(1, 4)))
+    text = text if text.strip() else "ok"
     if request.tools and random.random() < 0.6:
         arguments = random.choice(('{"a":1,  "b": [2]}', '{"b":2,"a":"x"}', "{}", '{ "a" : 0.5 }'))
         called = [ToolCall(f"call_{random.randrange(10**9)}", request.tools[0].name, arguments)]
