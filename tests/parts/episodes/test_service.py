@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from modelyard.errors import (
     Unauthenticated,
 )
 from modelyard.parts.episodes.handle import EpisodeGroupHandle, EpisodeHandle
+from modelyard.platform.training.service import Training
 from modelyard.testing import ManualClock
 
 ASKED = "Where is my refund?"
@@ -82,6 +84,26 @@ def test_a_group_whose_job_failed_can_be_trained_again(platform: Platform) -> No
     assert second.id != first.id
     assert group.trajectories().trajectories[0].reward == 7
     second.result()
+
+
+def test_a_reward_that_comes_while_its_group_is_queued_is_trained(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with group_of(platform) as group:
+        for episode in group:
+            ask(platform, episode)
+            episode.reward(episode.place)
+    keep, late = Training._keep, [9.0]
+
+    def meanwhile(training: Training, rows: Any, data: Any) -> Any:
+        if late:
+            group[0].reward(late.pop())
+        return keep(training, rows, data)
+
+    monkeypatch.setattr(Training, "_keep", meanwhile)
+    job = platform.training.rl("desk/support", [group])
+    assert job.result().metrics["reward"] == pytest.approx(5)
+    assert [one.reward for one in group.trajectories().trajectories] == [9, 1]
 
 
 def test_other_trajectories_are_trained_beside_a_group(platform: Platform) -> None:
