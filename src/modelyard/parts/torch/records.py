@@ -54,7 +54,11 @@ class BaseModel:
     def entry(
         self, parameters: tuple[SamplingParameter, ...], features: tuple[Feature, ...], outputs: tuple[str, ...]
     ) -> CatalogueEntry:
-        """Make its catalogue entry, for a backend that supports these parameters, features and output modalities."""
+        """Make its catalogue entry, for a backend that supports these parameters, features and output modalities.
+
+        Tokens of a prompt that are known cost as much as others, unless they have a price.
+        """
+        known = {"input_cache_read": self.prices["prompt"]} if "prompt" in self.prices else {}
         return CatalogueEntry(
             id=self.id,
             hub_id=self.source.get("hub_id", self.id),
@@ -63,7 +67,7 @@ class BaseModel:
             quantization=self.quantization,
             context_length=self.context_length,
             max_output_length=self.context_length,
-            pricing=Pricing(**{kind: Decimal(price) for kind, price in self.prices.items()}),
+            pricing=Pricing(**{kind: Decimal(price) for kind, price in {**known, **self.prices}.items()}),
             supported_sampling_parameters=parameters,
             supported_features=features,
             output_modalities=outputs,
