@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from modelyard.parts.embeddings.similarity import SemanticSimilarity
     from modelyard.parts.scripted.backend import ScriptedBackend
     from modelyard.parts.torch.records import Tuning
     from modelyard.parts.upstream.backend import UpstreamBackend
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from modelyard.parts.upstream.models import offer
 
 HOMES = {
+    "parts.embeddings.similarity": ("SemanticSimilarity",),
     "parts.upstream.fallback": ("Fallback",),
     "parts.scripted.backend": ("ScriptedBackend",),
     "parts.upstream.backend": ("UpstreamBackend",),
@@ -20,6 +22,7 @@ HOMES = {
 __all__: list[str] = [
     "Fallback",
     "ScriptedBackend",
+    "SemanticSimilarity",
     "Tuning",
     "UpstreamBackend",
     "offer",

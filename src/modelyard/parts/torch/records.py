@@ -23,7 +23,7 @@ class Tuning(StrEnum):
 
 @attrs.frozen
 class BaseModel:
-    """A causal language model in the folder `path`.
+    """A causal language model or a sentence encoder in the folder `path`.
 
     Lengths are in tokens, `prices` as in `Pricing.texts`. `tool_format` names the format in which it writes tool calls,
     "" for none (`formats.tool_calls`). `digests` holds the SHA-256 digest in hex of every file that serving and
@@ -50,6 +50,11 @@ class BaseModel:
     def small(self) -> bool:
         """Whether it is faster on one thread than on several that wait for each other."""
         return self.parameters <= SMALL
+
+    @property
+    def encodes(self) -> bool:
+        """Whether it is a sentence encoder, which makes embeddings and nothing else."""
+        return not self.architecture.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
 
     def entry(
         self, parameters: tuple[SamplingParameter, ...], features: tuple[Feature, ...], outputs: tuple[str, ...]

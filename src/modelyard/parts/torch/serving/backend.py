@@ -12,11 +12,12 @@ from typing import Any
 from modelyard.domain import embedding
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
-from modelyard.errors import BackendError, MissingExtra
+from modelyard.errors import BackendError, InvalidInput, MissingExtra
 from modelyard.parts.torch.entries import LocalOffer, capabilities
 from modelyard.parts.torch.records import BaseModel
 from modelyard.parts.torch.serving import loaded_model as loaded
 from modelyard.parts.torch.serving import model_pool as networks
+from modelyard.parts.torch.serving import sentence_encoder as encoders
 from modelyard.parts.torch.serving.room import Room
 from modelyard.parts.torch.torch_import import load_torch
 from modelyard.protocols import Capabilities, ServedModel
@@ -44,6 +45,7 @@ class LocalBackend:
         self._room, self._device, self._memory = room, device, memory
         self._lock, self._pool = threading.Lock(), FairPool("modelyard-local", 32)
         self._loaded: dict[str, loaded.LoadedModel] = {}
+        self._encoders: dict[str, encoders.SentenceEncoder] = {}
         self._closed = False
         self._offer = base_models if isinstance(base_models, LocalOffer) else LocalOffer(base_models)
 
@@ -98,7 +100,8 @@ class LocalBackend:
 
     def embed(self, request: "embedding.EmbeddingRequest", model: ServedModel) -> "Iterator[embedding.EmbeddedBatch]":
         """Embed by pooled hidden states: `formats.pooling` says how. Raises `InvalidInput`, `BackendError`."""
-        yield from self._model(model).embed(request, model)
+        base = self._offer.base_model(model.base_model)
+        yield from self._encoder(base).embed(request) if base.encodes else self._model(model).embed(request, model)
 
     def prefix_counts(self) -> Mapping[str, tuple[int, int]]:
         """Return, for each loaded base model, how many tokens of prompts it did not read again, as it knew them, and
@@ -111,6 +114,7 @@ class LocalBackend:
         with self._lock:
             self._closed = True
             self._loaded.clear()
+            self._encoders.clear()
 
     def _start(self, request: CompletionRequest, model: ServedModel) -> "loaded.RunningChoices":
         choices = self._model(model).start(request, model)
@@ -128,11 +132,24 @@ class LocalBackend:
                 self._loaded[model.base_model] = self._load(self._offer.base_model(model.base_model))
             return self._loaded[model.base_model]
 
-    def _load(self, base: BaseModel) -> "loaded.LoadedModel":
+    def _encoder(self, base: BaseModel) -> "encoders.SentenceEncoder":
+        with self._lock:
+            if self._closed:
+                raise BackendError("this backend was closed")
+            if base.id not in self._encoders:
+                self._encoders[base.id] = encoders.SentenceEncoder(base, self._usual_device())
+            return self._encoders[base.id]
+
+    def _usual_device(self) -> str:
         if find_spec("torch") is None:
             raise MissingExtra("torch", "torch")
         load_torch()
-        device = self._device or networks.usual_device()
+        return self._device or networks.usual_device()
+
+    def _load(self, base: BaseModel) -> "loaded.LoadedModel":
+        if base.encodes:
+            raise InvalidInput.at("model", msg=f"{base.id} makes embeddings only")
+        device = self._usual_device()
         return loaded.LoadedModel(base, device, self._room or Room.usual(device, self._memory))
 
 
