@@ -32,7 +32,7 @@ _TAIL = 64
 
 
 @attrs.frozen
-class KeptAnswer:
+class KnownPrefix:
     """The tokens of a finished answer whose keys are in a row, and the slot of its adapter."""
 
     slot: int
@@ -57,7 +57,7 @@ class CacheSlots:
         self.longest: int = min(self._tokens, network.context_length)
         """The longest sequence, in tokens, if nothing else runs."""
         self.running: list[Sequence] = []
-        self._kept: OrderedDict[int, KeptAnswer] = OrderedDict()  # by row, the least recently used first
+        self._kept: OrderedDict[int, KnownPrefix] = OrderedDict()  # by row, the least recently used first
         self._unclean: set[int] = set()
         length, useful = self._length_for(1), min(self._tokens, (most + max(1, most // KEPT_SHARE)) * self.longest)
         self.cache: RowCache = RowCache(
@@ -108,7 +108,7 @@ class CacheSlots:
             self.running[row] = moved
         self.running.pop()
         if keep and sequence.cached:
-            self._kept[last] = KeptAnswer(sequence.slot, sequence.tokens[: sequence.cached])
+            self._kept[last] = KnownPrefix(sequence.slot, sequence.tokens[: sequence.cached])
 
     def clear(self) -> None:
         self.running.clear()
@@ -159,7 +159,7 @@ class CacheSlots:
             if row != place:
                 self.cache.copy(row, place, len(staying[row].tokens))
         self._kept = OrderedDict(
-            (places[row], KeptAnswer(kept.slot, kept.tokens[:longest])) for row, kept in staying.items()
+            (places[row], KnownPrefix(kept.slot, kept.tokens[:longest])) for row, kept in staying.items()
         )
         return len(self.running) + len(staying)
 
