@@ -104,7 +104,8 @@ class NoCalls(tuple[ToolCall, ...]):
     """The calls of a message with an empty list of them, which is not the same as none to vendors."""
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class Tool:
     """A function that the model may call; `parameters` is its JSON schema."""
 
@@ -337,7 +338,8 @@ class Completion:
         return self.choices[0].message.text
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class StoredCompletion:
     """A completion that was stored at its caller's request (`store`), with its request and answer as JSON data. `price`
     holds the prices in force that are not 0, in USD as decimal text. `checkpoint_id` is the checkpoint of a trained
