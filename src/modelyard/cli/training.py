@@ -11,6 +11,7 @@ from modelyard.cli.lazy_group import Group
 from modelyard.cli.terminal import C, StoreName, names_once, opened, store_option
 from modelyard.domain.job import JobKind
 from modelyard.errors import Conflict, JobFailed
+from modelyard.report.terminal import log_to_terminal
 
 
 def parsed_option(text: str) -> tuple[str, Any]:
@@ -109,6 +110,7 @@ def _train(
             click.echo(job.id)
             return
         try:
+            log_to_terminal()
             checkpoint = job.result(progress=sys.stderr.isatty())
         except JobFailed as failed:
             raise click.ClickException(f"{failed}; modelyard jobs show {job.id} shows all") from failed

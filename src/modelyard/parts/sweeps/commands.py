@@ -23,6 +23,7 @@ from modelyard.cli.training import parsed_option
 from modelyard.parts.sweeps.handle import SweepHandle
 from modelyard.parts.sweeps.records import number
 from modelyard.parts.sweeps.results import best_trial
+from modelyard.report.terminal import log_to_terminal
 
 COLUMNS = ("name", "trials", "ended", "best", "score", "created_at")
 
@@ -79,6 +80,7 @@ def train_sweep(
         if no_wait:
             click.echo(sweep.id)
             return
+        log_to_terminal()
         _print(sweep.wait())
 
 
