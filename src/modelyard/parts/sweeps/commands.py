@@ -15,6 +15,7 @@ from modelyard.cli.terminal import (
     entity_option,
     json_option,
     names_once,
+    not_empty,
     opened,
     show,
     store_option,
@@ -38,8 +39,8 @@ def _axis(text: str) -> tuple[str, Any]:
 
 @click.command()
 @store_option
-@click.argument("model")
-@click.argument("data")
+@click.argument("model", callback=not_empty)
+@click.argument("data", callback=not_empty)
 @click.option(
     "--option",
     "-o",
