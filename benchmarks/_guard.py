@@ -30,6 +30,7 @@ COUNTED = (
     "asgi-stream-options",
     "asgi-training",
     "asgi-messages",
+    "asgi-responses",
     "asgi-rate-limit",
     "asgi-store",
     "asgi-sqlite",
@@ -37,8 +38,8 @@ COUNTED = (
     "events-sqlite",
 )
 """An echo completion, priced and booked: in process, in memory and in SQLite; through the ASGI application plain, with
-what agents send, streamed, with details, in another format, limited, stored and on SQLite; and a step of a training run
-in SQLite."""
+what agents send, streamed, with details, in two other formats, limited, stored and on SQLite; and a step of a training
+run in SQLite."""
 ALLOWED, NOTICED = 1.02, 0.98
 KEEP = "python -m benchmarks guard --keep"
 

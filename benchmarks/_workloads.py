@@ -205,7 +205,8 @@ def asked(
     limits: dict[str, Any] = {},  # noqa: B006 - only read
 ) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """The headers and the body of a request for a chat completion."""
-    body = json.dumps({"model": model, "messages": messages, "stream": streamed, **members}).encode()
+    said = {} if "input" in members else {"messages": messages}
+    body = json.dumps({"model": model, **said, "stream": streamed, **members}).encode()
     if headers:  # as clients write it
         body = json.dumps({"messages": messages, "model": model, **members}, separators=(",", ":")).encode()
     common = {
@@ -414,6 +415,7 @@ WORKLOADS: dict[str, Callable[[ExitStack], Call]] = {
     "asgi-store": asking({"store": True}),
     "asgi-sqlite-store": asking({"store": True}, on_disk=True),
     "asgi-messages": asking({"max_tokens": 64}, path="/v1/messages", headers={"anthropic-version": "2023-06-01"}),
+    "asgi-responses": asking({"input": "hello there"}, path="/v1/responses"),
     "asgi-rate-limit": asking(requests_per_minute=10**6),
     "asgi-long": asking(messages=WORDS),
     "asgi-long-cut": asking({"max_tokens": 10}, messages=WORDS),

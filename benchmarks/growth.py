@@ -1,8 +1,8 @@
-"""What the stores cost among more and more records, as JSON: python benchmarks/growth.py [size ...].
+"""What the stores cost among more and more records, as JSON: python benchmarks/growth.py [--queued N] [size ...].
 
 CPU microseconds, the least of turns within one run, in which stores of every size take part; "growth" is that of the
 largest store over that of the smallest. A store has so many ledger rows, events of one job and queued jobs (of these at
-most 100,000: to queue a million takes minutes).
+most `--queued`, or 100,000: to queue a million takes minutes).
 """
 
 import json
@@ -11,6 +11,7 @@ import sqlite3
 import sys
 import tempfile
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from itertools import count
@@ -59,14 +60,14 @@ def add(store: Store, records: Iterable[object]) -> None:
     store.transact(step, durable=False)
 
 
-def filled(store: Store, size: int) -> Mapping[str, Action]:
+def filled(store: Store, size: int, most_queued: int) -> Mapping[str, Action]:
     """Fill a store, and return what is measured on it."""
     for first in range(0, size, AT_ONCE):
         add(store, (entry() for _ in range(AT_ONCE)))
         add(store, (event(number) for number in range(first, first + AT_ONCE)))
     fill(store, 1)
     run = Run(store)
-    queued = min(size, MOST_QUEUED)
+    queued = min(size, most_queued)
     fill(store, queued, "queued")
 
     def booking() -> None:
@@ -101,12 +102,12 @@ def least_us(actions: Sequence[Action]) -> list[float]:
     return least
 
 
-def growth(stores: Mapping[int, Store]) -> dict[str, Any]:
+def growth(stores: Mapping[int, Store], most_queued: int) -> dict[str, Any]:
     """What each action takes in stores of these sizes."""
     actions = {}
     for size, store in stores.items():
         print(f"filling {type(store).__name__} with {size:,}", file=sys.stderr, flush=True)
-        actions[size] = filled(store, size)
+        actions[size] = filled(store, size, most_queued)
     report = {}
     for name in next(iter(actions.values())):
         times = least_us([of_store[name] for of_store in actions.values()])
@@ -116,14 +117,18 @@ def growth(stores: Mapping[int, Store]) -> dict[str, Any]:
 
 
 def main() -> None:
-    sizes = [int(size) for size in sys.argv[1:]] or SIZES
+    arguments = ArgumentParser()
+    arguments.add_argument("--queued", type=int, default=MOST_QUEUED)
+    arguments.add_argument("sizes", type=int, nargs="*", default=SIZES)
+    given = arguments.parse_args()
+    sizes = given.sizes
     with tempfile.TemporaryDirectory() as folder:
         on_disk = {size: SqliteStore(Path(folder, f"{size}.db"), RECORDS, "process") for size in sizes}
         report = {
             "python": platform.python_version(),
             "sqlite": sqlite3.sqlite_version,
-            "memory": growth({size: MemoryStore(RECORDS) for size in sizes}),
-            "SQLite": growth(on_disk),
+            "memory": growth({size: MemoryStore(RECORDS) for size in sizes}, given.queued),
+            "SQLite": growth(on_disk, given.queued),
         }
         for store in on_disk.values():
             store.close()

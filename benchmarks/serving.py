@@ -1,10 +1,12 @@
 """What HTTP costs: a chat completion through uvicorn beside a bare ASGI callable that parses the same JSON.
 
-    python benchmarks/serving.py [seconds of a turn]
+    python benchmarks/serving.py [seconds of a turn] [turns]
 
-Prints JSON: requests a second and server CPU in microseconds per request, whole and streamed, of the callable on
-uvicorn ("bare"), of ours as `modelyard serve` runs it ("modelyard"), and of ours on uvicorn as it is ("on_uvicorn");
-the ratio of each to the callable, and what is added per request or per token. All three serve in turns. CPU is read
+Prints JSON: requests a second and server CPU in microseconds per request, whole with 16 and 256 connections and
+streamed, of the callable on uvicorn ("bare"), of ours as `modelyard serve` runs it in memory ("modelyard"), in a SQLite
+file ("sqlite"), in two processes on one such file ("two processes", half of the connections to each) and on PostgreSQL
+where a server is installed ("postgres", whose own CPU is not counted), and of ours on uvicorn as it is ("on_uvicorn");
+the ratio of each to the callable, and what is added per request or per token. All serve in turns. CPU is read
 from /proc, so this runs on Linux. Quote ratios of one run, never figures of two.
 """
 
@@ -12,15 +14,22 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from itertools import count, cycle, islice
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from _served import cpu, serve, served
 
-KINDS = ("bare", "modelyard", "on_uvicorn")
-CONNECTIONS = 16
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "shared"))
+from postgres_server import PostgresServer, server_folder
+
+KINDS = ("bare", "modelyard", "on_uvicorn", "sqlite", "two processes", "postgres")
+CONNECTIONS = 16, 256
 TURNS = 12
 TOKENS = 500
 ANSWER = {
@@ -61,8 +70,8 @@ async def bare(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def serve_one(kind: str, port: int) -> None:
-    """Serve one of the three in this process."""
+def serve_one(kind: str, port: int, place: str = "") -> None:
+    """Serve one of them in this process."""
     if kind == "bare":
         serve(bare, "none", port)
         return
@@ -70,8 +79,8 @@ def serve_one(kind: str, port: int) -> None:
     from modelyard.compose import open_platform
     from modelyard.parts.server.uvicorn_server import OPTIONS
 
-    platform = open_platform()
-    options = OPTIONS if kind == "modelyard" else {}
+    platform = open_platform(place or None)
+    options = {} if kind == "on_uvicorn" else OPTIONS
     serve(asgi_app(platform), platform.keys.create("acme").secret, port, **options)
 
 
@@ -123,11 +132,14 @@ def request_of(key: str, stream: bool) -> bytes:
     return head.encode() + body
 
 
-async def load(port: int, request: bytes, seconds: float, end: bytes | None) -> int:
-    """How many requests were answered."""
+async def load(ports: Sequence[int], requests: Sequence[bytes], of: int, seconds: float, end: bytes | None) -> int:
+    """How many requests were answered on so many connections, in turns to each server."""
     loop = asyncio.get_running_loop()
-    made = [await loop.create_connection(lambda: Client(request, end), "127.0.0.1", port) for _ in range(CONNECTIONS)]
+    to = islice(cycle(zip(ports, requests, strict=True)), of)
+    made = [await loop.create_connection(partial(Client, request, end), "127.0.0.1", port) for port, request in to]
     await asyncio.sleep(seconds)
+    while not any(client.answered for _, client in made):  # a stream may take longer on a busy machine
+        await asyncio.sleep(seconds)
     for _, client in made:
         client.running = False
         client.transport.close()
@@ -135,14 +147,19 @@ async def load(port: int, request: bytes, seconds: float, end: bytes | None) -> 
 
 
 Figures = dict[str, float]
+Server = Sequence[tuple[int, int, str]]
+"""The processes of a server: the pid, the port and the key of each."""
 
 
-def measure(pid: int, port: int, request: bytes, seconds: float, end: bytes | None) -> Figures:
+def measure(server: Server, connections: int, stream: bool, seconds: float) -> Figures:
     """Requests a second and CPU per request, of one turn."""
-    before, began = cpu(pid), time.perf_counter()
-    answered = asyncio.run(load(port, request, seconds, end))
+    pids, ports, keys = zip(*server, strict=True)
+    before, began = [cpu(pid) for pid in pids], time.perf_counter()
+    requests = [request_of(key, stream) for key in keys]
+    answered = asyncio.run(load(ports, requests, connections, seconds, b"0\r\n\r\n" if stream else None))
     took = time.perf_counter() - began
-    spent, user = (now - then for now, then in zip(cpu(pid), before, strict=True))
+    after = [cpu(pid) for pid in pids]
+    spent, user = (sum(now[at] - then[at] for now, then in zip(after, before, strict=True)) for at in (0, 1))
     return {
         "requests_per_second": answered / took,
         "cpu_us": spent / answered * 1e6,
@@ -150,17 +167,36 @@ def measure(pid: int, port: int, request: bytes, seconds: float, end: bytes | No
     }
 
 
-def in_turns(stream: bool, seconds: float) -> Mapping[str, list[Figures]]:
-    """The figures of each server in each turn, the first of which only warms it up."""
-    found: dict[str, list[Figures]] = {kind: [] for kind in KINDS}
-    end = b"0\r\n\r\n" if stream else None
+@contextmanager
+def all_served() -> Iterator[Mapping[str, Server]]:
+    """Every kind that can be served here."""
     with ExitStack() as stack:
-        ports = {kind: 18080 + number for number, kind in enumerate(KINDS)}
-        servers = {kind: stack.enter_context(served(__file__, kind, port)) for kind, port in ports.items()}
-        for _ in range(1 + TURNS):
-            for kind, (pid, key) in servers.items():
-                found[kind].append(measure(pid, ports[kind], request_of(key, stream), seconds, end))
-    return {kind: turns[1:] for kind, turns in found.items()}
+        folder = stack.enter_context(TemporaryDirectory())
+        places = {"sqlite": f"{folder}/one.db", "two processes": f"{folder}/two.db"}
+        if (programs := server_folder()) is not None:
+            database = stack.enter_context(closing(PostgresServer(programs)))
+            places["postgres"] = database.create_database()
+        ports, servers = count(18080), {}
+        for kind in KINDS:
+            if kind == "postgres" and kind not in places:
+                continue
+            processes = []
+            for port in islice(ports, 2 if kind == "two processes" else 1):
+                pid, key = stack.enter_context(served(__file__, kind, port, places.get(kind, "")))
+                processes.append((pid, port, key))
+            servers[kind] = processes
+        yield servers
+
+
+def in_turns(
+    servers: Mapping[str, Server], stream: bool, connections: int, seconds: float, turns: int
+) -> Mapping[str, list[Figures]]:
+    """The figures of each server in each turn, the first of which only warms it up."""
+    found: dict[str, list[Figures]] = {kind: [] for kind in servers}
+    for _ in range(1 + turns):
+        for kind, server in servers.items():
+            found[kind].append(measure(server, connections, stream, seconds))
+    return {kind: measured[1:] for kind, measured in found.items()}
 
 
 def summary(name: str, turns: Mapping[str, list[Figures]], pieces: int) -> dict[str, Any]:
@@ -170,8 +206,8 @@ def summary(name: str, turns: Mapping[str, list[Figures]], pieces: int) -> dict[
         report[f"{name}/{kind}"] = {
             figure: least_and_median([turn[figure] for turn in figures]) for figure in figures[0]
         }
-    floor, *ours = ([turn["cpu_us"] for turn in turns[kind]] for kind in KINDS)
-    for kind, costs in zip(KINDS[1:], ours, strict=True):
+    floor, *ours = ([turn["cpu_us"] for turn in figures] for figures in turns.values())
+    for kind, costs in zip([*turns][1:], ours, strict=True):
         pairs = [*zip(costs, floor, strict=True)]
         report[f"{name}/{kind}/ratio"] = {
             "of the least": round(min(costs) / min(floor), 2),
@@ -187,15 +223,18 @@ def least_and_median(values: list[float]) -> Figures:
 
 def main() -> None:
     """Measure all in turns, and print how they compare."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
+    seconds, turns = float([*sys.argv, "1"][1]), int([*sys.argv, "", ""][2] or TURNS)
     found: dict[str, Any] = {}
-    for name, stream in (("completion", False), ("stream", True)):
-        found |= summary(name, in_turns(stream, seconds), TOKENS if stream else 1)
+    with all_served() as servers:
+        for connections in CONNECTIONS:
+            measured = in_turns(servers, False, connections, seconds, turns)
+            found |= summary(f"completion, {connections} connections", measured, 1)
+        found |= summary("stream", in_turns(servers, True, CONNECTIONS[0], seconds, turns), TOKENS)
     print(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
-        serve_one(sys.argv[2], int(sys.argv[3]))
+        serve_one(sys.argv[2], int(sys.argv[3]), sys.argv[4])
     else:
         main()

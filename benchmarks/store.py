@@ -201,6 +201,28 @@ def rate(store: Store, threads: int, calls: int) -> float:
     return threads * calls / (time.perf_counter() - started)
 
 
+def writers(folder: Path, threads: int = 8, calls: int = 200) -> dict[str, Any]:
+    """Milliseconds of an append while so many threads append at once: the median, and the slowest of 100."""
+    store = SqliteStore(folder / "writers.db", RECORDS)
+    fill(store, threads)
+    runs, took = [Run(store) for _ in range(threads)], list[float]()
+
+    def work(run: Run) -> None:
+        for _ in range(calls):
+            began = time.perf_counter()
+            run.append()
+            took.append(1e3 * (time.perf_counter() - began))
+
+    crowd = [threading.Thread(target=work, args=(run,)) for run in runs]
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join()
+    store.close()
+    parts = statistics.quantiles(took, n=100)
+    return {"p50 ms": round(parts[49], 2), "p99 ms": round(parts[98], 2), "p99 / p50": round(parts[98] / parts[49], 1)}
+
+
 def grouping(folder: Path) -> dict[str, Any]:
     store = SqliteStore(folder / "group.db", RECORDS)
     fill(store, 5 * (1 + 64))
@@ -252,6 +274,7 @@ def main() -> None:
             "append, durability process": appends(folder, "process", 1500),
             "read": reads(folder, 3000),
             "threads, durability power": grouping(folder),
+            "8 writers, durability power": writers(folder),
             "claim, sqlite": claims(queues, 500),
             "claim, memory": claims({n: MemoryStore(RECORDS) for n in (100, 10_000)}, 2000),
             "memory": memory(2000),

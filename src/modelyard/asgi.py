@@ -22,15 +22,7 @@ from modelyard.http.sse_keep_alive import KeepAlive
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator, Executor
 
-__all__ = [
-    "STANDARD",
-    "Endpoint",
-    "Interface",
-    "Request",
-    "Response",
-    "asgi_app",
-    "dashboard_app",
-]
+__all__ = ["STANDARD", "Endpoint", "Interface", "Request", "Response", "asgi_app", "dashboard_app"]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

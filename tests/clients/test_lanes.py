@@ -1,7 +1,9 @@
 """What the lanes install, on which Python, and what is kept and printed of it."""
 
+import asyncio
 import platform
 import re
+import socket
 import subprocess
 import sys
 import tomllib
@@ -155,3 +157,17 @@ def test_the_lower_bounds_are_the_versions_that_the_lane_of_the_lowest_runs() ->
     lowest = (root / "tests" / "clients" / "lane-lowest.txt").read_text(encoding="utf-8")
     pins = [line for line in lowest.partition("\n\n")[0].splitlines() if not line.startswith("#")]
     assert sorted(one.replace(">=", "==") for one in bounds) == sorted(pins)
+
+
+# ---- connections of clients ------------------------------------------------------------------------------------------
+
+
+def test_a_connection_ends_with_its_event_loop() -> None:
+    """Else it is found by the garbage collector, whose warning fails any test that runs by then (`conftest.py`)."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        async def connect() -> asyncio.BaseTransport:
+            loop = asyncio.get_running_loop()
+            return (await loop.create_connection(asyncio.Protocol, *listener.getsockname()))[0]
+
+        assert asyncio.run(connect()).get_extra_info("socket").fileno() == -1

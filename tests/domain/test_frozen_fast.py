@@ -110,14 +110,28 @@ def test_a_subclass_is_made_by_attrs() -> None:
     assert More("a", more=2).name == "a"
 
 
-@pytest.mark.parametrize(
-    "field",
-    [attrs.field(factory=list), attrs.field(validator=attrs.validators.instance_of(int)), attrs.field(kw_only=True)],
-)
-def test_a_class_with_what_only_attrs_can_set_is_refused(field: Any) -> None:
-    cls = attrs.make_class("Checked", {"one": field}, frozen=True, slots=True, weakref_slot=False)
-    with pytest.raises(TypeError, match=r"Checked\.one"):
-        quick_init(cls)
+@attrs.frozen(weakref_slot=False)
+class Checked:
+    number: int = attrs.field(validator=attrs.validators.instance_of(int))
+    words: list[str] = attrs.field(factory=list)
+    pair: tuple[int, ...] = attrs.field(factory=list, converter=tuple)
+    named: str = attrs.field(default="n", kw_only=True)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_validators_factories_and_keyword_only_fields_are_those_of_attrs(quick: bool) -> None:
+    cls: Any = attrs.make_class("Quick", {}, bases=(Checked,), frozen=True, slots=True, weakref_slot=False)
+    for make in (maker(quick_init(cls)), cls) if quick else (cls,):
+        made, other = make(1), make(number=2, words=["a"], pair=[3], named="m")
+        assert attrs.astuple(made) == (1, [], (), "n")
+        assert attrs.astuple(other) == (2, ["a"], (3,), "m")
+        assert made.words is not make(1).words
+        with pytest.raises(TypeError, match="number"):
+            make("one")
+        with pytest.raises(TypeError):
+            make(1, [], [], "positional")
+        with pytest.raises(TypeError):
+            make()
 
 
 def test_the_values_that_each_completion_makes_have_it() -> None:
@@ -151,7 +165,9 @@ def test_a_maker_makes_and_refuses_what_the_class_does(args: Any, named: Any) ->
 
 @each_case("cls", QUICK)
 def test_what_a_maker_makes_is_frozen(cls: type) -> None:
-    needed = [None for field in attrs.fields(cls) if field.default is attrs.NOTHING and field.converter is None]
+    needed: list[Any] = [
+        {} if field.converter else None for field in attrs.fields(cls) if field.default is attrs.NOTHING
+    ]
     made = maker(cls)(*needed)
     assert type(made) is cls
     assert made == cls(*needed)

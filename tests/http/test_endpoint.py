@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from each import check_each
+from each import check_each, each_case
 from every_route import routes
 from modelyard.backends import ScriptedBackend
 from modelyard.compose import open_platform
@@ -43,7 +43,7 @@ def test_only_the_catalogue_the_documents_and_the_probes_are_public() -> None:
     }
 
 
-@pytest.mark.parametrize("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")
+@each_case("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")
 def test_every_other_route_asks_who_calls(client: Any, route: Any) -> None:
     def check(case: tuple[str | None, str]) -> None:
         authorization, method = case

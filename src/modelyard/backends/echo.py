@@ -240,7 +240,7 @@ def _count_texts(contents: list[Any]) -> int | None:
 
 
 def prompt_ids(messages: Sequence[Message]) -> tuple[int, ...]:
-    return tuple(token_id(token) for message in messages for token in split_tokens(message.text))
+    return tuple([token_id(token) for message in messages for token in split_tokens(message.text)])
 
 
 def _answer(text: str, request: CompletionRequest) -> Iterator[Deltas]:
@@ -275,11 +275,12 @@ def _word_by_word(text: str, request: CompletionRequest) -> Iterator[Deltas]:
 
 def _deltas_of(words: Sequence[str], request: CompletionRequest, first: bool, ending: FinishReason | None) -> Deltas:
     if not request.streamed:
-        return _delta([_Piece(word) for word in words], request, first, ending)
+        return _detailed(words, "".join(words), None, "", request, first, ending)
     if request.logprobs or request.return_token_ids or not words:
-        pieces, last = [[_Piece(word)] for word in words] or [[]], max(len(words) - 1, 0)
+        each, last = [[word] for word in words] or [[]], max(len(words) - 1, 0)
         return [
-            _delta(piece, request, first and at == 0, ending if at == last else None) for at, piece in enumerate(pieces)
+            _detailed(one, "".join(one), None, "", request, first and at == 0, ending if at == last else None)
+            for at, one in enumerate(each)
         ]
     deltas = [_text_delta(word, 1) for word in words]
     if ending is not None:
@@ -326,21 +327,20 @@ def _deltas(pieces: list[_Piece], request: CompletionRequest, reason: FinishReas
 
 
 def _delta(group: Sequence[_Piece], request: CompletionRequest, first: bool, ending: FinishReason | None) -> Delta:
-    words = [piece.word for piece in group]
-    return Delta(
-        text="".join(piece.word for piece in group if piece.call is None and not piece.is_reasoning),
-        tokens=len(group),
-        tool_call=group[0].call if group else None,
-        logprobs=logprobs(words, request),
-        token_ids=token_ids(words, request),
-        prompt_token_ids=prompt_ids(request.messages) if request.return_token_ids and first else (),
-        finish_reason=ending,
-        reasoning="".join(piece.word for piece in group if piece.is_reasoning),
-    )
+    text = "".join([piece.word for piece in group if piece.call is None and not piece.is_reasoning])
+    reasoning = "".join([piece.word for piece in group if piece.is_reasoning])
+    call = group[0].call if group else None
+    return _detailed([piece.word for piece in group], text, call, reasoning, request, first, ending)
+
+
+def _detailed(words: Any, text: str, call: Any, reasoning: str, request: Any, first: bool, ending: Any) -> Delta:
+    prompt = prompt_ids(request.messages) if request.return_token_ids and first else ()
+    details = logprobs(words, request), token_ids(words, request), prompt
+    return _text_delta(text, len(words), 0, call, *details, ending, None, (), None, reasoning)
 
 
 def logprobs(tokens: Sequence[str], request: CompletionRequest) -> tuple[TokenLogprob, ...]:
-    return tuple(_certain(token, request.top_logprobs > 0) for token in tokens) if request.logprobs else ()
+    return tuple([_certain(token, request.top_logprobs > 0) for token in tokens]) if request.logprobs else ()
 
 
 def token_ids(tokens: Sequence[str], request: CompletionRequest) -> tuple[int, ...]:

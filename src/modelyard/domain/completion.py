@@ -87,9 +87,9 @@ class Message:
 
     role: Role
     content: str | tuple[ContentPart, ...] | None = None
-    name: str | None = None
+    name: str | None = attrs.field(default=None, repr=False)
     tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str | None = None
+    tool_call_id: str | None = attrs.field(default=None, repr=False)
     reasoning: str | None = None
 
     @property
@@ -104,7 +104,8 @@ class NoCalls(tuple[ToolCall, ...]):
     """The calls of a message with an empty list of them, which is not the same as none to vendors."""
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class Tool:
     """A function that the model may call; `parameters` is its JSON schema."""
 
@@ -313,11 +314,11 @@ class Choice:
     index: int
     message: Message
     finish_reason: FinishReason
-    logprobs: tuple[TokenLogprob, ...] | None = None
-    token_ids: tuple[int, ...] = ()
-    prompt_token_ids: tuple[int, ...] = ()
-    prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    stop_string: str | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = attrs.field(default=None, repr=False)
+    token_ids: tuple[int, ...] = attrs.field(default=(), repr=False)
+    prompt_token_ids: tuple[int, ...] = attrs.field(default=(), repr=False)
+    prompt_logprobs: tuple[TokenLogprob, ...] = attrs.field(default=(), repr=False)
+    stop_string: str | None = attrs.field(default=None, repr=False)
 
 
 @quick_init
@@ -337,7 +338,8 @@ class Completion:
         return self.choices[0].message.text
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class StoredCompletion:
     """A completion that was stored at its caller's request (`store`), with its request and answer as JSON data. `price`
     holds the prices in force that are not 0, in USD as decimal text. `checkpoint_id` is the checkpoint of a trained

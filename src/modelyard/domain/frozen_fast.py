@@ -3,7 +3,8 @@
 Without it, `quick_init` and `maker` return the class as it is, and what is marked with `copies` calls `attrs.evolve`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, ParamSpec, TypeVar, cast
 
 import attrs
@@ -27,16 +28,14 @@ def quick_init(cls: T) -> T:
     """Give a class made by `attrs.frozen(weakref_slot=False)` an `__init__` that takes a third of the time. Nothing
     else about the class changes. While its attributes are set, the instance belongs to an open subclass with the same
     layout; then it becomes one of the frozen class. Any other subclass gets the `__init__` that attrs made. Methods
-    that are marked with `copies` are generated in the same manner. Raises TypeError for a class with validators,
-    factories or keyword-only fields."""
+    that are marked with `copies` are generated in the same manner."""
     made: Any = cls
-    fields = attrs.fields(cls)
-    for field in fields:
-        if field.validator or field.kw_only or isinstance(field.default, _FACTORY):
-            raise TypeError(f"{cls.__name__}.{field.name} needs the __init__ that attrs makes")
+    fields = sorted(attrs.fields(cls), key=attrgetter("kw_only"))
     opened = type(f"{cls.__name__}BeingMade", (cls,), _OPEN)
     known = {"made": cls, "opened": opened, "set_class": _set_class, "attrs_init": made.__init__}
-    known |= {f"convert_{field.name}": field.converter for field in fields}
+    for field in fields:
+        known[f"convert_{field.name}"], known[f"check_{field.name}"] = field.converter, field.validator
+        known[f"field_{field.name}"] = field
     known |= {f"default_{field.name}": _converted_default(field) for field in fields}
     marked = [method for method in vars(made).values() if hasattr(method, "is_copying")]
     lines = [*_source(fields), *(line for method in marked for line in _copy_source(method, fields))]
@@ -70,32 +69,38 @@ _FACTORY: Any = attrs.Factory
 
 
 def _converted_default(field: "attrs.Attribute[Any]") -> Any:
+    if isinstance(field.default, _FACTORY):
+        return attrs.NOTHING
     convert: Any = field.converter
     return field.default if convert is None or field.default is attrs.NOTHING else convert(field.default)
 
 
-def _source(fields: "tuple[attrs.Attribute[Any], ...]") -> list[str]:
-    names = ", ".join(field.name for field in fields)
-    taken = ", ".join(
-        field.name if field.default is attrs.NOTHING else f"{field.name}=default_{field.name}" for field in fields
-    )
+def _source(fields: "Sequence[attrs.Attribute[Any]]") -> list[str]:
+    names = ", ".join(f"{field.name}={field.name}" if field.kw_only else field.name for field in fields)
+    taken = [field.name if field.default is attrs.NOTHING else f"{field.name}=default_{field.name}" for field in fields]
+    if named := [at for at, field in enumerate(fields) if field.kw_only]:
+        taken.insert(named[0], "*")
+    prepared = [line for field in fields for line in _conversion(field)]
+    checks = [f"check_{field.name}({{}}, field_{field.name}, {{}}.{field.name})" for field in fields if field.validator]
     return [
-        f"def __init__(self, {taken}):",
+        f"def __init__(self, {', '.join(taken)}):",
         f" if self.__class__ is not made: return attrs_init(self, {names})",
-        *(_conversion(field) for field in fields if field.converter),
+        *prepared,
         " set_class(self, opened)",
         *(f" self.{field.name} = {field.name}" for field in fields),
         " self.__class__ = made",
-        f"def make({taken}):",
-        *(_conversion(field) for field in fields if field.converter),
+        *(f" {check.format('self', 'self')}" for check in checks),
+        f"def make({', '.join(taken)}):",
+        *prepared,
         " new = opened()",
         *(f" new.{field.name} = {field.name}" for field in fields),
         " new.__class__ = made",
+        *(f" {check.format('new', 'new')}" for check in checks),
         " return new",
     ]
 
 
-def _copy_source(method: Any, fields: "tuple[attrs.Attribute[Any], ...]") -> list[str]:
+def _copy_source(method: Any, fields: "Sequence[attrs.Attribute[Any]]") -> list[str]:
     code = method.__code__
     changed = code.co_varnames[1 : code.co_argcount]
     if any(field.converter for field in fields if field.name in changed):
@@ -109,7 +114,8 @@ def _copy_source(method: Any, fields: "tuple[attrs.Attribute[Any], ...]") -> lis
     ]
 
 
-def _conversion(field: "attrs.Attribute[Any]") -> str:
-    name = field.name
-    unless = "" if field.default is attrs.NOTHING else f" if {name} is not default_{name}:"
-    return f"{unless} {name} = convert_{name}({name})"
+def _conversion(field: "attrs.Attribute[Any]") -> list[str]:
+    name, makes = field.name, isinstance(field.default, _FACTORY)
+    made = [f" if {name} is default_{name}: {name} = field_{name}.default.factory()"] if makes else []
+    unless = "" if makes or field.default is attrs.NOTHING else f" if {name} is not default_{name}:"
+    return [*made, f"{unless} {name} = convert_{name}({name})"] if field.converter else made

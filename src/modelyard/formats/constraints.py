@@ -4,9 +4,12 @@ document takes over its `schema`. None passes every one of them."""
 
 import re
 from collections.abc import Mapping, Sized
+from functools import cache
 from typing import Any
 
 import attrs
+
+_compiled = cache(re.compile)
 
 
 @attrs.frozen
@@ -69,7 +72,7 @@ class Matching:
     says: str
 
     def __call__(self, instance: object, attribute: Any, value: Any) -> None:
-        if value is not None and not re.fullmatch(self.pattern, value):
+        if value is not None and not _compiled(self.pattern).fullmatch(value):
             raise ValueError(self.says)
 
     @property

@@ -8,7 +8,7 @@ validators that raise ValueError. Rules on several fields are checked in `__attr
 `InvalidInput` with a place. A field may bring its own hook: `metadata={"parser": function of the value}`."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum, StrEnum
@@ -102,36 +102,36 @@ def _filled(value: Any) -> Any:
     kind: Any = type(value)
     if (members := _members(kind)) is None:
         return _LENIENT[0].unstructure(value)
-    read, defaults, usual, names = members
-    filled, values = usual.copy(), read(value)
-    for (name, nothing), part in compress(zip(names, values), map(is_not, values, defaults)):  # noqa: B905 - one more
-        filled[name] = part
-        if not part and part in nothing:  # what is true is something
-            del filled[name]
-    return filled
+    read, defaults, usual, empty = members
+    values = read(value)
+    given = dict(compress(zip(empty, values), map(is_not, values, defaults)))  # noqa: B905 - one more
+    if all(given.values()):  # what is true is something
+        return usual | given
+    left_out = [name for name, part in given.items() if not part and part in empty[name]]
+    return {name: part for name, part in (usual | given).items() if name not in left_out}
 
 
 _FACTORY: Any = attrs.Factory
 _write = json_encoder(_filled, (",", ":"))
-_Members = tuple[Callable[[Any], Sequence[Any]], Sequence[Any], dict[str, Any], Sequence[tuple[str, tuple[Any, ...]]]]
+_Members = tuple[Callable[[Any], Sequence[Any]], Sequence[Any], dict[str, Any], Mapping[str, tuple[Any, ...]]]
 
 
 @cache
 def _members(cls: type) -> _Members | None:
     """Return what reads the fields of a class and one value more, their defaults, the JSON data if all have these, and
-    of each its name and what is left out. None for a class without fields."""
+    what is left out of each. None for a class without fields."""
     if not attrs.has(cls):
         return None
-    names: list[tuple[str, tuple[Any, ...]]] = [
-        (field.name, (None,) if field.default is None else (None, (), {})) for field in attrs.fields(cls)
-    ]
-    defaults = [None if isinstance(field.default, _FACTORY) else field.default for field in attrs.fields(cls)]
+    fields = attrs.fields(cls)
+    nothing: tuple[Any, ...] = (None, (), {})
+    empty = {field.name: nothing[:1] if field.default is None else nothing for field in fields}
+    defaults = [None if isinstance(field.default, _FACTORY) else field.default for field in fields]
     usual = {
         name: None if one is attrs.NOTHING else json.loads("".join(_write(one, 0)))
-        for (name, nothing), one in zip(names, defaults, strict=True)
-        if one not in nothing
+        for name, one in zip(empty, defaults, strict=True)
+        if one not in empty[name]
     }
-    return attrgetter(*[name for name, _ in names], "__class__"), defaults, usual, names
+    return attrgetter(*empty, "__class__"), defaults, usual, empty
 
 
 def _first(problems: list[Problem]) -> list[Problem]:

@@ -39,7 +39,7 @@ _ESCAPES = re.compile(rb'(?:[^"\\]+|(?:\\u[dD][89abAB][0-9a-fA-F]{2})?\\u[0-9a-f
 """A part of a string, without half of an escape."""
 
 
-class _Refused(Exception):
+class _Refused(ValueError):
     """The reason why a JSON text is refused."""
 
 
@@ -212,15 +212,15 @@ def _constant_refused(name: str) -> Never:
     raise ValueError(f"{name} is not JSON")
 
 
-def _float(text: str) -> float:
+def finite(text: str) -> float:
     value = float(text)
     if math.isinf(value):
         raise _RefusedNumber("has a number too large for a 64-bit float")
     return value
 
 
-def _int(text: str) -> int:
-    if len(text) > 20 or int(text) not in INT64:
+def int64(text: str) -> int:
+    if len(text) > 18 and (len(text) > 20 or int(text) not in INT64):
         raise _RefusedNumber("has an integer beyond 64 bits")
     return int(text)
 
@@ -257,9 +257,12 @@ def _place(value: object, wanted: Callable[[object], bool]) -> tuple[str | int, 
 
 
 _PLAIN = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
-_CAREFUL = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=_float, parse_int=_int)
+_CAREFUL = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=finite, parse_int=int64)
 _MARKING = json.JSONDecoder(
-    object_pairs_hook=_object, parse_constant=_marked(_constant), parse_float=_marked(_float), parse_int=_marked(_int)
+    object_pairs_hook=_object,
+    parse_constant=_marked(_constant),
+    parse_float=_marked(finite),
+    parse_int=_marked(int64),
 )
 
 

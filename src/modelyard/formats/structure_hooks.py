@@ -1,6 +1,6 @@
 """The hooks by which cattrs structures JSON strictly: each takes the JSON types that fit, and coerces nothing."""
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from enum import Enum, StrEnum
@@ -14,7 +14,7 @@ from cattrs.cols import list_structure_factory, mapping_structure_factory
 from cattrs.gen import make_dict_structure_fn, override
 
 from modelyard.errors import InvalidInput, Problem
-from modelyard.formats.converter_errors import FAULTS, problems_in
+from modelyard.formats.converter_errors import FAULTS, UNKNOWN, problems_in
 
 Hook = Callable[[Any, Any], Any]
 
@@ -253,36 +253,29 @@ def tag_of(classes: Sequence[type]) -> str:
 
 
 def _instance(cls: Any, converter: Converter) -> Hook:
-    made: list[Hook] = []
+    known, made = frozenset(field.name for field in attrs.fields(cls) if field.init), list[Hook]()
+    ignored = getattr(cls, "IGNORED", ())
+    exact = converter.forbid_extra_keys and ignored is not ...
 
     def hook(value: Any, to: Any) -> Any:
         if type(value) is not dict:
             _refuse("must be an object", "dict_type")
         if not made:  # not before: a class may have fields of its own kind
-            made.append(_fields(cls, converter))
+            made.append(_fields(cls, converter, exact))
+        if exact and not value.keys() <= known:
+            value = {n: one for n, one in value.items() if n in known or not (one is None or n in ignored)}
+            if not (converter.detailed_validation or value.keys() <= known):
+                _refuse("has an unknown member", UNKNOWN)
         return made[0](value, to)
 
     return hook
 
 
-def _fields(cls: Any, converter: Converter) -> Hook:
+def _fields(cls: Any, converter: Converter, exact: bool) -> Hook:
     fields = [field for field in attrs.fields(attrs.resolve_types(cls)) if field.init]
     hooks: dict[str, Any] = {field.name: override(struct_hook=_field(field, converter)) for field in fields}
-    ignored = getattr(cls, "IGNORED", ())
-    exact = converter.forbid_extra_keys and ignored is not ...
-    made = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=exact, **hooks)
-    return _without(ignored, frozenset(hooks), made) if exact else made
-
-
-def _without(ignored: Container[str], known: frozenset[str], made: Hook) -> Hook:
-    """Leave out the other members that are null, or that the class names in `IGNORED`."""
-
-    def hook(value: Any, to: Any) -> Any:
-        if value.keys() <= known:
-            return made(value, to)
-        return made({n: one for n, one in value.items() if n in known or not (one is None or n in ignored)}, to)
-
-    return hook
+    named = exact and converter.detailed_validation
+    return make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=named, **hooks)
 
 
 def _field(field: Any, converter: Converter) -> Hook:

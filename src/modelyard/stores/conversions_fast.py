@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any
 
+from modelyard.domain.record import WrittenMapping
 from modelyard.stores import json_values
 
 Convert = Callable[[Any], Any]
@@ -97,7 +98,7 @@ def conversion_of(width: int, converts: Mapping[int, Convert]) -> Conversion:
         lines.append(f" c{at} = {f'{result} if True{condition} else {called}' if condition else called}")
     same = " and ".join([f"c{at} is v{at}" for at in changes]) or "True"
     lines.append(f" return values if {same} else ({', '.join(names)},)")
-    known: dict[str, Any] = {"utc": UTC, "utc_text": utc_text}
+    known: dict[str, Any] = {**_NAMED}
     known |= {f"convert{at}": convert for at, convert in converts.items()}
     exec(_compiled("\n".join(lines)), known)  # noqa: S102 - of positions alone
     return known["convert"]  # type: ignore[no-any-return]
@@ -170,7 +171,7 @@ def record_changes(
     objects, which is quick to see. The others are compared in their converted form, since values that are equal may
     differ there: unusual ones are converted by `convert_one`.
     """
-    known: dict[str, Any] = {"utc": UTC, "utc_text": utc_text, "convert_one": convert_one}
+    known: dict[str, Any] = {**_NAMED, "convert_one": convert_one}
     lines = ["def changes(new, old):", " changed, as_given = {}, True"]
     for at, (field, usual, nullable) in enumerate(fields):
         convert = converts.get(at)
@@ -209,7 +210,7 @@ class _Usual:
         self.conditions: list[str] = []
         self.results: list[str] = []
         self.reads: list[str] = [f" {name} = record.{field[0]}" for name, field in zip(self.names, fields, strict=True)]
-        self._known: dict[str, Any] = {"utc": UTC, "utc_text": utc_text}
+        self._known: dict[str, Any] = {**_NAMED}
         together = dict[Convert, list[str]]()
         for at, (name, (_, usual, nullable)) in enumerate(zip(self.names, fields, strict=True)):
             convert = converts.get(at)
@@ -218,7 +219,8 @@ class _Usual:
             if convert is not None and convert in _USUAL and not nullable:
                 together.setdefault(convert, []).append(name)
                 result = name
-            condition = f"type({name}) is type{at}{further}"
+            mapping = f" or type({name}) is written" if usual is MappingProxyType else ""
+            condition = f"(type({name}) is type{at}{mapping}){further}"
             self.conditions.append(f"({name} is None or {condition})" if nullable else condition)
             self.results.append(f"None if {name} is None else {result}" if nullable and result != name else result)
         self.conditions += [_USUAL[convert](checked) for convert, checked in together.items()]
@@ -272,10 +274,13 @@ _USUAL: Mapping[Convert, Callable[[Sequence[str]], str]] = {
 }
 """Conversions that return the value as it is, or raise; and a condition under which none of them raises."""
 
+_NAMED: Mapping[str, Any] = {"utc": UTC, "utc_text": utc_text, "written": WrittenMapping, "json": json_values}
 _IN_PLACE: Mapping[Convert | None, tuple[str, str]] = {
     decimal: (" and {}.is_finite()", "{}"),
     dump_decimal: (" and {}.is_finite()", "str({})"),
     utc: (" and {}.tzinfo is utc", "{}"),
     dump_time: (" and {}.tzinfo is utc", "utc_text({})"),
+    json_values.frozen: ("", "({0} if type({0}) is written else json.frozen({0}))"),
+    json_values.dump: ("", "({0}.text if type({0}) is written else json.dump({0}))"),
 }
 """Conversions as expressions, each with the condition under which it holds."""

@@ -12,7 +12,7 @@ def shown(*topic: str) -> Result:
     return CliRunner().invoke(main, ["docs", *topic])
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+@each_case("page", pages(), ids=lambda page: page.name)
 def test_a_page_is_found_by_its_name_its_path_and_its_title(page) -> None:
     assert shown(page.name).output.strip() == page.text.strip()
     assert shown(page.path).output.strip() == page.text.strip()
@@ -21,7 +21,7 @@ def test_a_page_is_found_by_its_name_its_path_and_its_title(page) -> None:
     assert page.text.strip() in found.output or page.name in found.output
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if page.also], ids=lambda page: page.name)
+@each_case("page", [page for page in pages() if page.also], ids=lambda page: page.name)
 def test_a_page_is_found_by_its_other_words(page) -> None:
     for word in page.also:
         output = shown(*word.upper().split()).output
@@ -34,9 +34,7 @@ def test_without_a_topic_every_page_is_listed_with_its_sentence() -> None:
     assert all(line.endswith(page.sentence) for line, page in zip(lines, pages(), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("topic", "nearest"), [("trian", "train"), ("kuberntes", "kubernetes"), ("evalute", "evaluate")]
-)
+@each_case(("topic", "nearest"), [("trian", "train"), ("kuberntes", "kubernetes"), ("evalute", "evaluate")])
 def test_an_unknown_topic_is_refused_with_the_nearest(topic: str, nearest: str) -> None:
     refused = shown(topic)
     assert refused.exit_code == 1

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from example_counts import examples
 from http_client import Client, client_of
 from modelyard import EchoBackend, Platform, ScriptedBackend, Settings, open_platform
@@ -83,7 +84,7 @@ DOORS: Any = {
     "/v1/responses": responses_body,
     "/v1/messages": messages_body,
 }
-each_door = pytest.mark.parametrize("door", DOORS)
+each_door = each_case("door", DOORS)
 
 
 BLANK: Any = [
@@ -117,7 +118,7 @@ def lenient(request: pytest.FixtureRequest) -> Iterator[Client]:
 
 
 @each_door
-@pytest.mark.parametrize("stream", [False, True])
+@each_case("stream", [False, True])
 def test_what_vendors_refuse_is_refused_and_may_be_allowed(
     door: str, stream: bool, client: Client, lenient: Client
 ) -> None:
@@ -136,7 +137,7 @@ def test_what_vendors_refuse_is_refused_and_may_be_allowed(
 
 
 @each_door
-@pytest.mark.parametrize("steps", [[("result", "a")], [("call", "a")]])
+@each_case("steps", [[("result", "a")], [("call", "a")]])
 def test_what_is_refused_is_refused_though_it_is_all_that_is_said(
     door: str, steps: list[Step], client: Client, lenient: Client
 ) -> None:
@@ -148,7 +149,7 @@ def test_what_is_refused_is_refused_though_it_is_all_that_is_said(
     assert lenient.send("POST", door, body, check=False).status == 200
 
 
-@pytest.mark.parametrize("door", [door for door in DOORS if door != "/v1/messages"])
+@each_case("door", [door for door in DOORS if door != "/v1/messages"])
 def test_an_empty_id_is_refused_and_may_be_allowed(door: str, client: Client, lenient: Client) -> None:
     body = DOORS[door]([("call", ""), ("result", "")])
     assert client.send("POST", door, body, check=False).status == 400
@@ -164,11 +165,11 @@ def test_an_empty_list_of_calls_is_refused_and_may_be_allowed(client: Client, le
     assert lenient.send("POST", "/v1/chat/completions", body).status == 200
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("door", "counting"),
     [("/v1/messages", "/v1/messages/count_tokens"), ("/v1/responses", "/v1/responses/input_tokens")],
 )
-@pytest.mark.parametrize("steps", [*ANSWERED, *REFUSED.values()], ids=str)
+@each_case("steps", [*ANSWERED, *REFUSED.values()], ids=str)
 def test_a_conversation_is_counted_if_it_is_answered(
     door: str, counting: str, steps: list[Step], client: Client, lenient: Client
 ) -> None:
@@ -181,7 +182,7 @@ def test_a_conversation_is_counted_if_it_is_answered(
             assert answered.json["error"]["message"] == counted.json["error"]["message"]
 
 
-@pytest.mark.parametrize("body", BLANK, ids=json.dumps)
+@each_case("body", BLANK, ids=json.dumps)
 def test_a_blank_text_is_counted_if_it_is_answered(body: Any, client: Client, lenient: Client) -> None:
     asked = {"model": "echo", **{name: value for name, value in body.items() if name != "max_tokens"}}
     assert client.send("POST", "/v1/messages/count_tokens", asked, check=False).status == 400
@@ -202,7 +203,7 @@ def test_the_places_are_named() -> None:
         assert refused.value.problems[0].loc == place
 
 
-@pytest.mark.parametrize("body", BLANK, ids=json.dumps)
+@each_case("body", BLANK, ids=json.dumps)
 def test_a_blank_text_of_messages_is_refused_at_its_place_and_may_be_allowed(
     body: Any, client: Client, lenient: Client
 ) -> None:
@@ -221,7 +222,7 @@ def test_an_empty_turn_of_the_assistant_at_the_end_and_an_empty_system_are_allow
 BEGUN: Any = [{"type": "text", "text": "Yes,\n"}]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("messages", "place"),
     [
         (messages_body([("call", "a"), ("result", "a"), ("result", "a")])["messages"], "messages[2].content[1]"),

@@ -54,7 +54,7 @@ class CacheOptions:
     ttl: Literal["30m", "12h"] | None = None
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, weakref_slot=False)
 class Cacheable:
     """What may be the end of a cached prompt."""
 

@@ -6,7 +6,9 @@ before is found by comparing its bytes, and is neither parsed nor checked again.
 
 import json
 import threading
+from bisect import bisect
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from typing import Any
 
 from modelyard.domain.completion import ResponseFormat, Tool
@@ -21,7 +23,7 @@ from modelyard.formats.chat.tools import (
     read_tool,
 )
 from modelyard.formats.converter import structure_exactly
-from modelyard.formats.json import MAX_DEPTH, has_suspicious_number, loads
+from modelyard.formats.json import MAX_DEPTH, finite, int64, loads
 
 SHARE = 2**17
 """The characters of all messages, tools or forms that are kept for one tenant. So none takes the place of another's."""
@@ -61,14 +63,12 @@ class KeptMembers:
         """Keep a member, in the place of the one that it continues."""
         with self._lock:
             members = self._kept.pop(tenant, {})
-            kept, room = [made], SHARE - len(made.text)
-            for one in members.get(made.name, ()):
-                room -= 0 if one is before else len(one.text)
-                if room >= 0 and one is not before:
-                    kept.append(one)
+            others = [one for one in members.get(made.name, ()) if one is not before]
+            sizes = list(accumulate([len(one.text) for one in others], initial=len(made.text)))
+            kept = made, *others[: bisect(sizes, SHARE) - 1]
             if len(self._kept) >= TENANTS:
                 del self._kept[next(iter(self._kept))]
-            self._kept[tenant] = {**members, made.name: tuple(kept)}
+            self._kept[tenant] = {**members, made.name: kept}
 
 
 def _continues(text: str, at: int, before: str) -> bool:
@@ -92,15 +92,14 @@ def read_member(name: str, text: str, at: int) -> Held:
         if not messages or not has_all(value, given, 4 * len(messages)):
             raise ValueError("not plain")
         return Held(name, value, messages)
-    raw = value.encode()
-    if "\\" in value or has_suspicious_number(raw):
-        given = loads(raw, max_depth=MAX_DEPTH - 1)
+    if "\\" in value:
+        given = loads(value.encode(), max_depth=MAX_DEPTH - 1)
     elif not has_all(value, given, -1, MAX_DEPTH - 1):
         raise ValueError("a member stands twice")
     return Held(name, value, _READERS[name](given))
 
 
-_scan: Any = json.JSONDecoder(parse_constant=int).scan_once  # type: ignore[attr-defined]
+_scan: Any = json.JSONDecoder(parse_constant=int, parse_float=finite, parse_int=int64).scan_once  # type: ignore[attr-defined]
 
 
 def _tools(given: Any) -> tuple[Tool, ...]:

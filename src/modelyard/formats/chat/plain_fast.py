@@ -8,6 +8,7 @@ each time. Reading them here costs a fraction of structuring them, and loads nei
 import json
 import re
 from collections.abc import Callable, Mapping
+from itertools import compress
 from typing import Any
 
 from modelyard.domain.completion import CompletionRequest, ContentPart, Message, Role, ToolCall, ToolChoice, ToolMode
@@ -21,7 +22,7 @@ _NUMBERS = NUMBERS.keys() - {"min_tokens"}
 _BARE = frozenset({"model", "messages", "stream", "stream_options"})
 _CHOICES = {"auto": ToolChoice(), "none": ToolChoice(ToolMode.NONE)}
 _TOKEN_ID = re.compile("[0-9]{1,9}")
-_HELD = object()
+_HELD, _CONTAINERS = object(), frozenset({dict, list})
 _scan: Any = json.JSONDecoder(parse_constant=lambda _: _HELD).scan_once  # type: ignore[attr-defined]
 _request, _message = maker(CompletionRequest), maker(Message)
 _ROLES: Mapping[Any, Role] = {role.value: role for role in Role}
@@ -105,18 +106,23 @@ def _without_held(text: str, hold: Hold, held: dict[str, Held]) -> str:
     return text
 
 
-def _strings(value: dict[str, Any] | list[Any], levels: int) -> int:
-    """Count the strings of a value, and the names of members."""
-    if levels == 0:
-        raise ValueError("is nested too deeply")
-    found, parts = 0, value
-    if type(value) is dict:
-        found, parts = len(value), list(value.values())
-    for part in parts:
-        if type(part) is str:
-            found += 1
-        elif type(part) is dict or type(part) is list:
-            found += _strings(part, levels - 1)
+def _strings(value: Any, levels: int) -> int:
+    """Count the strings of a value, and the names of members, level by level."""
+    found, level = 0, [value]
+    while level:
+        if levels == 0:
+            raise ValueError("is nested too deeply")
+        levels -= 1
+        parts, named = list[Any](), list[Any]()
+        for one in level:
+            if type(one) is dict:
+                named += one.values()
+            else:
+                parts += one
+        parts += named
+        kinds = list(map(type, parts))
+        found += len(named) + kinds.count(str)
+        level = list(compress(parts, map(_CONTAINERS.__contains__, kinds)))
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import attrs
 
 from modelyard.domain.completion import ResponseFormat, ResponseType, Tool, ToolChoice, ToolMode
+from modelyard.domain.frozen_fast import quick_init
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.chat.hints import Cacheable
 from modelyard.formats.constraints import Length, Matching, Unsupported
@@ -19,7 +20,8 @@ _NAME = Matching("[A-Za-z0-9_-]{1,64}", "must be 1 to 64 characters of A-Z a-z 0
 # ---- tools -------------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class FunctionDefinition:
     """A function that the model may call; `parameters` is a JSON schema."""
 
@@ -29,7 +31,8 @@ class FunctionDefinition:
     strict: bool = False
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class FunctionTool(Cacheable):
     """A tool."""
 

@@ -309,9 +309,9 @@ def fold_choice(index: int, given: Iterable[Delta], with_logprobs: bool) -> Choi
             index, _message(Role.ASSISTANT, content), reason, () if with_logprobs else None, stop_string=stop
         )
     calls = _fold_calls(detailed)
-    return Choice(
+    return _choice(
         index,
-        Message(
+        _message(
             Role.ASSISTANT,
             None if calls and not content else content,
             tool_calls=calls,

@@ -22,6 +22,7 @@ from modelyard.platform.usage.booking import CompletionBooking
 from modelyard.protocols import ServedModel, Tx
 
 _completion, _usage, _admission = maker(Completion), maker(Usage), maker(Admission)
+_stored = maker(StoredCompletion)
 _SEED, _NOTHING = Struct(">q"), Decimal(0)
 _OVER = "%s: the backend reports %d tokens of prompt, more than its text can have; %d are booked, as a budget applies"
 _REQUIRED = ToolMode.REQUIRED  # a constant is read in a twentieth of the time
@@ -156,16 +157,8 @@ def _storing(
     request: CompletionRequest, completion: Completion, attribution: Attribution, model: ServedModel, now: datetime
 ) -> Callable[[Tx], object]:
     """Return what stores a completion whose request asks for that (`store`)."""
-    stored = StoredCompletion(
-        id=completion.id,
-        entity=attribution.entity,
-        project=attribution.project,
-        model=request.model,
-        created_at=now,
-        request=WrittenMapping(converter.filled_text(request)),
-        answer=WrittenMapping(converter.filled_text(completion)),
-        metadata=request.metadata,
-        price=model.entry.pricing.texts,
-        checkpoint_id=None if model.checkpoint is None else model.checkpoint.id,
-    )
+    text, checkpoint = converter.filled_text, model.checkpoint
+    of = completion.id, attribution.entity, attribution.project, request.model, now
+    texts = WrittenMapping(text(request)), WrittenMapping(text(completion)), request.metadata, model.entry.pricing.texts
+    stored = _stored(*of, *texts, None if checkpoint is None else checkpoint.id)
     return lambda tx: tx.add(stored)

@@ -31,13 +31,7 @@ def build_rescore_spec(
     evaluation = _evaluation_with(objects, source.evaluation, [scorer["ref"] for scorer in scoring["scorers"]])
     now = runtime.clock.now()
     run = EvaluationRun(
-        runtime.ids(),
-        *namespace,
-        evaluation,
-        source.model,
-        now,
-        source_evaluation_run_id=source.id,
-        source_known=True,
+        runtime.ids(), *namespace, evaluation, source.model, now, source_evaluation_run_id=source.id, source_known=True
     )
     needs, spec = resources_of(options), {"source": source.id, "options": source.prompts, **scoring}
     job = Job(runtime.ids(), JobKind.RESCORE, *namespace, run.id, now, spec, **needs)

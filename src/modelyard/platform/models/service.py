@@ -117,13 +117,7 @@ class Models:
         entity, project = named_place(self._runtime, self._principal, entity, project)
         return self._runtime.store.read(lambda snapshot: snapshot.find(Model, "name", entity, project, name))
 
-    def list(
-        self,
-        *,
-        project: str | None = None,
-        entity: str | None = None,
-        order: Order = "asc",
-    ) -> Listing[Model]:
+    def list(self, *, project: str | None = None, entity: str | None = None, order: Order = "asc") -> Listing[Model]:
         """List models in the order of their creation: all that the caller may see, or those of an entity or a project.
         Raises `Forbidden`."""
         entity = listed_entity(self._principal, entity, project)
@@ -276,11 +270,7 @@ class Models:
         return store_log(self._runtime, self._principal, self.get(model), groups, split)
 
     def trajectory_logs(
-        self,
-        model: Model | str,
-        *,
-        split: str | None = None,
-        order: Order = "asc",
+        self, model: Model | str, *, split: str | None = None, order: Order = "asc"
     ) -> Listing[TrajectoryLog]:
         """List what was logged to a model, or to one split of it, in order. Raises `NotFound`."""
         model_id = self.get(model).id

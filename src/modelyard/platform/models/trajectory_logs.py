@@ -40,13 +40,7 @@ def read_log(runtime: Runtime, principal: Principal, log_id: str) -> Iterator[Tr
 
 
 def _add(
-    runtime: Runtime,
-    principal: Principal,
-    model: Model,
-    split: str,
-    stored: StoredArtifact,
-    groups: int,
-    means: Means,
+    runtime: Runtime, principal: Principal, model: Model, split: str, stored: StoredArtifact, groups: int, means: Means
 ) -> TrajectoryLog:
     log = TrajectoryLog(
         runtime.ids(),

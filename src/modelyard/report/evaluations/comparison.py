@@ -195,13 +195,7 @@ def _worst_rows(worst: tuple[RowDifference, ...]) -> list[str]:
     if not worst:
         return []
     lines = [
-        (
-            note.digest[:10],
-            f"{note.baseline:g}",
-            f"{note.candidate:g}",
-            cut(note.inputs),
-            cut(note.candidate_output),
-        )
+        (note.digest[:10], f"{note.baseline:g}", f"{note.candidate:g}", cut(note.inputs), cut(note.candidate_output))
         for note in worst[:SHOWN_ROWS]
     ]
     headers = ("row", "before", "now", "inputs", "candidate's output")

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canned_answers import answering
+from each import each_case
 from example_counts import examples
 from modelyard import open_platform
 from modelyard.backends import Timeouts, UpstreamBackend, offer
@@ -65,14 +66,14 @@ BODIES = {
 ENCODINGS = ["br", "zstd", "compress", "gzip", "chunked", "aws-chunked, utf8", "br, gzip", "x" * 50]
 
 
-@pytest.mark.parametrize(("body", "encoding"), [*product(BODIES, ENCODINGS)])
+@each_case(("body", "encoding"), [*product(BODIES, ENCODINGS)])
 def test_a_body_that_is_only_said_to_be_compressed_is_read(body: str, encoding: str) -> None:
     raw, label = BODIES[body]
     assert text_of(asked(http(raw, label, more=f"content-encoding: {encoding}\r\n"))) == "hi there"
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize(
+@each_case("encoding", ENCODINGS)
+@each_case(
     ("status", "said", "kind"),
     [
         ("400 Bad Request", "this model's maximum context length is 9 tokens", ContextLengthExceeded),
@@ -87,9 +88,7 @@ def test_so_is_what_a_server_says_of_a_failure(encoding: str, status: str, said:
     assert said in str(error)
 
 
-@pytest.mark.parametrize(
-    "raw", [b"\x1b\x0a\x00\xf8", b"{\x8b\x02\x80abc", b"[\x1f\x00", b"\x28\xb5\x2f\xfd\x04"], ids=repr
-)
+@each_case("raw", [b"\x1b\x0a\x00\xf8", b"{\x8b\x02\x80abc", b"[\x1f\x00", b"\x28\xb5\x2f\xfd\x04"], ids=repr)
 def test_what_is_compressed_is_refused_by_its_name(raw: bytes) -> None:
     assert "compressed with 'br'" in str(asked(http(raw, more="content-encoding: br\r\n")))
 
@@ -117,9 +116,9 @@ FAILED = {
 }
 
 
-@pytest.mark.parametrize("asking", [ask, ask_on_loop])
-@pytest.mark.parametrize("begun", [True, False])
-@pytest.mark.parametrize("form", FAILED)
+@each_case("asking", [ask, ask_on_loop])
+@each_case("begun", [True, False])
+@each_case("form", FAILED)
 def test_a_failure_is_told_in_the_server_s_words(form: str, begun: bool, asking: Any) -> None:
     assert "out of order" in str(asked(stream(event(BEGUN) if begun else b": wait\n\n", FAILED[form]), asking))
 
@@ -127,16 +126,16 @@ def test_a_failure_is_told_in_the_server_s_words(form: str, begun: bool, asking:
 STRAY = [b"{ half of a line", b'{"half": 1,', b"{'time': 7}", b'{"a": 1} warning', b"{", b"{}}", b'{\n"a": ']
 
 
-@pytest.mark.parametrize("asking", [ask, ask_on_loop])
-@pytest.mark.parametrize("end", [b"\n", b"\n\n"])
-@pytest.mark.parametrize("stray", STRAY, ids=repr)
+@each_case("asking", [ask, ask_on_loop])
+@each_case("end", [b"\n", b"\n\n"])
+@each_case("stray", STRAY, ids=repr)
 def test_a_line_of_a_log_among_the_events_is_left_out(stray: bytes, end: bytes, asking: Any) -> None:
     answer = stream(event(BEGUN), stray + end, event(ENDED), stray + end)
     assert text_of(asked(answer, asking)) == "hi there"
 
 
-@pytest.mark.parametrize("done", [b"[DONE]", b" [DONE] ", b'"[DONE]"', b"[done]"])
-@pytest.mark.parametrize("field", [b"event: error\ndata: ", b"error: "])
+@each_case("done", [b"[DONE]", b" [DONE] ", b'"[DONE]"', b"[done]"])
+@each_case("field", [b"event: error\ndata: ", b"error: "])
 def test_an_end_that_is_called_an_error_is_an_end(done: bytes, field: bytes) -> None:
     def ended(*events: bytes) -> str:
         return str(asked(stream(event(BEGUN), *events)))
@@ -196,7 +195,7 @@ def test_a_whole_answer_is_read_though_its_length_is_wrong(answer: bytes, asking
     assert text_of(asked(answer, asking)) == "hi there"
 
 
-@pytest.mark.parametrize("size", [1, 60, len(json.dumps(WHOLE)) - 1])
+@each_case("size", [1, 60, len(json.dumps(WHOLE)) - 1])
 def test_a_part_of_one_is_not(size: int) -> None:
     cut = b"HTTP/1.1 200 OK\r\ncontent-length: 999\r\n\r\n" + json.dumps(WHOLE).encode()[:size]
     assert "broke the connection off" in str(asked(cut))
@@ -251,8 +250,8 @@ def test_choices_that_are_numbered_from_1_are_all_there(texts: list[list[str]], 
 CALL = {"id": "a", "type": "function", "function": {"name": "pay", "arguments": '{"sum": 1}'}}
 
 
-@pytest.mark.parametrize("member", ["message", "delta"])
-@pytest.mark.parametrize(
+@each_case("member", ["message", "delta"])
+@each_case(
     "choice",
     [
         {"tool_calls": [CALL]},
@@ -268,19 +267,15 @@ def test_a_call_beside_the_message_is_a_call(member: str, choice: Any) -> None:
     assert found[-1].finish_reason is FinishReason.TOOL_CALLS
 
 
-@pytest.mark.parametrize("name", ["thinking_blocks", "thoughts", "thought"])
-@pytest.mark.parametrize(
-    "said", ["hm", [{"type": "thinking", "thinking": "hm", "signature": "x"}]], ids=["text", "parts"]
-)
+@each_case("name", ["thinking_blocks", "thoughts", "thought"])
+@each_case("said", ["hm", [{"type": "thinking", "thinking": "hm", "signature": "x"}]], ids=["text", "parts"])
 def test_reasoning_has_many_names(name: str, said: Any) -> None:
     for member in ("message", "delta"):
         chunk = {"choices": [{"index": 0, member: {name: said, "content": "yes"}, "finish_reason": "stop"}]}
         assert [one.reasoning for one in read(1, chunk) if one.reasoning] == ["hm"]
 
 
-@pytest.mark.parametrize(
-    "message", ["hi there", [{"role": "assistant", "content": "hi there"}]], ids=["text", "a list of one"]
-)
+@each_case("message", ["hi there", [{"role": "assistant", "content": "hi there"}]], ids=["text", "a list of one"])
 def test_a_message_may_be_its_text_or_the_only_one_of_a_list(message: Any) -> None:
     assert text_of(asked(document({"choices": [{"message": message, "finish_reason": "stop"}]}))) == "hi there"
 
@@ -293,7 +288,7 @@ def test_log_probabilities_may_be_a_list_of_their_own() -> None:
     assert [(one.token, one.logprob) for one in delta.logprobs] == [("hi", -0.5)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("answer", "says"),
     [
         (http(b""), "is empty"),

@@ -16,6 +16,7 @@ import attrs
 import httpx
 import pytest
 
+from each import each_case
 from modelyard import Pricing, open_platform
 from modelyard.backends import VLLM, Timeouts, UpstreamBackend, offer
 from modelyard.domain.completion import Completion
@@ -155,7 +156,7 @@ def _completed(yard: Any, streamed: bool, request: dict[str, Any]) -> Any:
 
 
 class TestUsage:
-    @pytest.mark.parametrize(
+    @each_case(
         ("usages", "bill"),
         [
             ([{"prompt_tokens": 1000, "completion_tokens": 0}, {"completion_tokens": 2}], (1000, 2, 0, False)),
@@ -193,10 +194,8 @@ class TestUsage:
         asked = ask(stream(*HI, STOP, *[{"choices": [], "usage": usage} for usage in usages]))
         assert (asked.text, asked.bill) == ("hi there", bill)
 
-    @pytest.mark.parametrize(
-        "usage", [{}, {"total_tokens": 0}, counted(0, 0)["usage"], counted(None, None)["usage"], [], 3]
-    )
-    @pytest.mark.parametrize("streamed", [True, False])
+    @each_case("usage", [{}, {"total_tokens": 0}, counted(0, 0)["usage"], counted(None, None)["usage"], [], 3])
+    @each_case("streamed", [True, False])
     def test_an_answer_without_counts_is_never_free(self, ask: Any, usage: Any, streamed: bool) -> None:
         answer = stream(*HI, STOP, {"usage": usage}) if streamed else document(whole(usage=usage))
         prompt, completion, _, estimated = ask(answer, streamed=streamed, messages="word " * 400).bill
@@ -206,7 +205,7 @@ class TestUsage:
         prompt, completion, _, estimated = ask(stream(*HI, STOP, counted(0, 2)), messages="word " * 400).bill
         assert (prompt >= 400, completion, estimated) == (True, 2, True)
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("counts", "tokens"),
         [
             ({"total_tokens": 135, "completion_tokens_details": {"reasoning_tokens": 94}}, 103),
@@ -232,7 +231,7 @@ class TestUsage:
         asked = ask(stream(*letters, STOP, counted(10, 3)), max_tokens=5)
         assert (asked.text, asked.bill) == ("Hello world!", (10, 3, 0, False))
 
-    @pytest.mark.parametrize(
+    @each_case(
         "last",
         [
             chunk({}, "stop", usage=counted(1000, 2)["usage"]),
@@ -252,7 +251,7 @@ class TestUsage:
 
 
 class TestCalls:
-    @pytest.mark.parametrize(
+    @each_case(
         "chunks",
         [
             [calling(piece("a", *FIRST)), calling(piece("b", *SECOND))],
@@ -306,15 +305,15 @@ class TestCalls:
             (name, json.loads(given)) for name, given in (FIRST, SECOND)
         ]
 
-    @pytest.mark.parametrize("arguments", ['{"a": 1}', "", "{}"])
-    @pytest.mark.parametrize("streamed", [True, False])
+    @each_case("arguments", ['{"a": 1}', "", "{}"])
+    @each_case("streamed", [True, False])
     def test_two_calls_of_the_same_tool_without_ids_are_two(self, ask: Any, arguments: str, streamed: bool) -> None:
         both = [piece(None, "get_time", arguments), piece(None, "get_time", arguments)]
         message = {"content": None, "tool_calls": both}
         answer = stream(calling(*both), STOP, counted()) if streamed else document(whole(message))
         assert ask(answer, streamed=streamed, tools=TOOLS).calls == [("get_time", arguments)] * 2
 
-    @pytest.mark.parametrize(
+    @each_case(
         "pieces",
         [
             [
@@ -335,7 +334,7 @@ class TestCalls:
         asked = ask(stream(*map(calling, pieces), chunk({}, "tool_calls"), counted()), tools=TOOLS)
         assert [(name, json.loads(given)) for name, given in asked.calls] == [("get_time", {"a": 1})]
 
-    @pytest.mark.parametrize("streamed", [True, False])
+    @each_case("streamed", [True, False])
     def test_a_function_call_is_a_call(self, ask: Any, streamed: bool) -> None:
         call = {"function_call": {"name": "get_time", "arguments": "{}"}}
         last = chunk({}, "function_call")
@@ -359,7 +358,7 @@ REASONS = (
 
 
 class TestRead:
-    @pytest.mark.parametrize(
+    @each_case(
         "odd",
         [
             {"choices": [{"index": 0, "finish_reason": None, "content_filter_results": {}}]},
@@ -385,7 +384,7 @@ class TestRead:
         asked = ask(stream(odd, HI[1], odd, HI[2], odd, STOP, odd, counted(), odd))
         assert (asked.text, asked.bill) == ("hi there", (10, 2, 0, False))
 
-    @pytest.mark.parametrize(
+    @each_case(
         "message",
         [
             {"tool_calls": json.dumps([piece("a", *FIRST)])},
@@ -476,7 +475,7 @@ class TestRead:
         unknown = given not in REASONS
         assert len([one for one in caplog.records if "finish reason" in one.message]) == 2 * unknown
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("message", "text", "reasoning"),
         [
             ({"content": [{"type": "text", "text": "hi"}, {"type": "text", "text": " there"}]}, "hi there", None),
@@ -529,7 +528,7 @@ class TestRead:
         assert asked.text == "hi there"
         assert [one.getMessage().endswith("are left out") for one in caplog.records] == [True]
 
-    @pytest.mark.parametrize("name", [b"content", b"odd"])
+    @each_case("name", [b"content", b"odd"])
     def test_a_content_that_is_nested_deeply_costs_itself_alone(self, ask: Any, name: bytes) -> None:
         deep = b'{"%s":[' % name * 230 + b"]}" * 230
         raw = b'data: {"choices":[{"index":0,"delta":{"content":[' + deep + b"]}}]}\n\n"
@@ -538,7 +537,7 @@ class TestRead:
             "hi[] there",
         )
 
-    @pytest.mark.parametrize("name", ["content", "reasoning_content"])
+    @each_case("name", ["content", "reasoning_content"])
     def test_halves_of_characters_are_joined(self, ask: Any, name: str) -> None:
         parts = ["ok ", "\ud83d", "\ude00", "!", "\ud8dc", "\udcc2", "\ud83d"]
         asked = ask(stream(*[chunk({name: part}) for part in parts], HI[1], STOP, counted()))
@@ -554,7 +553,7 @@ class TestRead:
         ]
         assert ask(stream(*halves, STOP, counted())).text == "a🙂b\ufffd"
 
-    @pytest.mark.parametrize("odd", ["-Infinity", "null", "NaN", "-1e400", '"-inf"'])
+    @each_case("odd", ["-Infinity", "null", "NaN", "-1e400", '"-inf"'])
     def test_log_probabilities_that_are_none_are_very_low(self, ask: Any, odd: str) -> None:
         entries = (
             f'{{"content":[{{"token":"hi there","logprob":{odd},"top_logprobs":[{{"token":"yo","logprob":{odd}}}]}}]}}'
@@ -564,7 +563,7 @@ class TestRead:
         (entry,) = asked.completion.choices[0].logprobs
         assert (entry.logprob, entry.top[0].logprob) == (-9999.0, -9999.0)
 
-    @pytest.mark.parametrize("reason", ["length", "content_filter"])
+    @each_case("reason", ["length", "content_filter"])
     def test_a_choice_that_ended_without_a_message(self, ask: Any, reason: str) -> None:
         body = {"choices": [{"index": 0, "finish_reason": reason}], "usage": {"prompt_tokens": 10, "total_tokens": 10}}
         asked = ask(document(body), streamed=False)
@@ -586,35 +585,35 @@ ENVELOPES: dict[str, Any] = {
 
 
 class TestEnvelopes:
-    @pytest.mark.parametrize("streamed", [True, False])
-    @pytest.mark.parametrize("name", ENVELOPES)
+    @each_case("streamed", [True, False])
+    @each_case("name", ENVELOPES)
     def test_an_answer_is_read_within_an_envelope(self, ask: Any, name: str, streamed: bool) -> None:
         around = ENVELOPES[name]
         answer = stream(*map(around, (*HI, STOP, counted()))) if streamed else document(around(whole()))
         asked = ask(answer, streamed=streamed)
         assert (asked.text, asked.bill) == ("hi there", (10, 2, 0, False))
 
-    @pytest.mark.parametrize("streamed", [True, False])
-    @pytest.mark.parametrize("name", ENVELOPES)
+    @each_case("streamed", [True, False])
+    @each_case("name", ENVELOPES)
     def test_an_error_is_read_within_an_envelope_and_booked(self, ask: Any, name: str, streamed: bool) -> None:
         failed = ENVELOPES[name]({"error": {"message": "the engine has died"}, "usage": USAGE})
         asked = ask(stream(failed) if streamed else document(failed), streamed=streamed)
         assert "the engine has died" in str(asked.error)
         assert asked.bill == (10, 2, 0, False)
 
-    @pytest.mark.parametrize("streamed", [True, False])
-    @pytest.mark.parametrize("name", ENVELOPES)
+    @each_case("streamed", [True, False])
+    @each_case("name", ENVELOPES)
     def test_what_is_not_understood_within_one_is_booked(self, ask: Any, name: str, streamed: bool) -> None:
         odd = ENVELOPES[name]({"answer": ["hi there"], "usage": USAGE})
         asked = ask(stream(odd) if streamed else document(odd), streamed=streamed)
         assert isinstance(asked.error, BackendError)
         assert asked.bill == (10, 2, 0, False)
 
-    @pytest.mark.parametrize(
+    @each_case(
         "before",
         [b"data : ", b"  data: ", b"\tdata:", b"DATA: ", b"data: data : ", b"data:" * 4, b"\xef\xbb\xbfdata: "],
     )
-    @pytest.mark.parametrize("label", ["text/event-stream", "text/plain"])
+    @each_case("label", ["text/event-stream", "text/plain"])
     def test_data_is_read_with_spaces_around_the_name_of_its_field(self, ask: Any, before: bytes, label: str) -> None:
         lines = [before + json.dumps(one).encode() + b"\n\n" for one in (*HI, STOP, counted())]
         asked = ask(http(b"".join([*lines, before + b"[DONE]\n\n"]), label, False))
@@ -629,7 +628,7 @@ class TestEnvelopes:
 
 
 class TestEnd:
-    @pytest.mark.parametrize(
+    @each_case(
         "after",
         [
             [],
@@ -670,15 +669,15 @@ class TestEnd:
         assert isinstance(asked.error, BackendError)
         assert asked.bill == (1000, 2, 0, False)
 
-    @pytest.mark.parametrize("streamed", [True, False])
+    @each_case("streamed", [True, False])
     def test_an_answer_that_is_not_understood_books_what_it_says_it_cost(self, ask: Any, streamed: bool) -> None:
         odd = {"output": ["hi there"], "usage": counted(1000, 2)["usage"]}
         asked = ask(stream(odd) if streamed else document(odd), streamed=streamed)
         assert isinstance(asked.error, BackendError)
         assert asked.bill == (1000, 2, 0, False)
 
-    @pytest.mark.parametrize("streamed", [True, False])
-    @pytest.mark.parametrize("reason", ["abort", "TIMEOUT", "UserCancelled", "server-error", "ENGINE_FAILURE"])
+    @each_case("streamed", [True, False])
+    @each_case("reason", ["abort", "TIMEOUT", "UserCancelled", "server-error", "ENGINE_FAILURE"])
     def test_an_attempt_that_is_broken_off_is_made_again_though_it_says_what_it_cost(
         self, ask: Any, streamed: bool, reason: str
     ) -> None:
