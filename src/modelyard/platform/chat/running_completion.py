@@ -132,8 +132,7 @@ class RunningCompletion(BookedRequest):
         """Return what records the completion."""
         booking = self._booking(completion.usage)
         if self.given.store:
-            now = self.runtime.clock.now()
-            storing = _storing(self.given, completion, self.attribution, self.served, now)
+            storing = _storing(self.given, completion, self.attribution, self.served, self.runtime.clock.now())
             booking.keep = unless_deleted(self.runtime, self.attribution.entity, self.began, storing)
         return booking
 
