@@ -104,7 +104,9 @@ def _interval(score: _Score) -> Mapping[str, Any]:
 
 def _job(taken: TakenCheckpoint) -> Job | None:
     job_id = taken.lineage.job_id
-    return job_id and taken.runtime.store.read(lambda snapshot: get_or_none(snapshot, Job, job_id))
+    if job_id is None:
+        return None
+    return taken.runtime.store.read(lambda snapshot: get_or_none(snapshot, Job, job_id))
 
 
 def _dataset(taken: TakenCheckpoint) -> str | None:
