@@ -64,8 +64,8 @@ def _explained(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as failed:
-        wrapped = type(failed) is RuntimeError and failed.__cause__ is not None  # so it does for each file
-        cause = failed.__cause__ if wrapped else failed
+        beneath = failed.__cause__ if type(failed) is RuntimeError else None  # so it wraps what goes wrong with a file
+        cause = failed if beneath is None else beneath
         if isinstance(cause, errors.HfHubHTTPError):
             raise _refused(name, cause.response) from None
         if not (isinstance(cause, OSError) or hub.is_connection(cause)):
