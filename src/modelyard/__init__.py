@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from modelyard.platform.training.handle import JobHandle
     from modelyard.platform.training.rollout import Rollout, gather
     from modelyard.version import __version__
-    from modelyard.wsgi import wsgi_app
 
     __all__ = [
         "Budget",
@@ -109,7 +108,6 @@ if TYPE_CHECKING:
         "field",
         "gather",
         "open_platform",
-        "wsgi_app",
     ]
     __all__ += _parts.__all__
 else:
@@ -161,6 +159,5 @@ else:
             "platform.training.handle": ("JobHandle",),
             "platform.training.rollout": ("Rollout", "gather"),
             "version": ("__version__",),
-            "wsgi": ("wsgi_app",),
         },
     )

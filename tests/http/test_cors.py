@@ -8,7 +8,6 @@ from modelyard.asgi import asgi_app
 from modelyard.errors import InvalidInput
 from modelyard.http.endpoint import Endpoint
 from modelyard.platform.platform import Platform
-from modelyard.wsgi import wsgi_app
 
 PAGE = "https://app.example.com"
 CHAT = "/inference/v1/chat/completions"
@@ -73,7 +72,7 @@ def test_by_default_there_is_no_other_origin(client: Any) -> None:
     assert {"vary", "access-control-allow-origin"}.isdisjoint(answer.headers)
 
 
-@pytest.mark.parametrize("make", [asgi_app, wsgi_app, Endpoint])
+@pytest.mark.parametrize("make", [asgi_app, Endpoint])
 def test_what_is_not_an_origin_is_refused_when_it_is_given(platform: Platform, make: Any) -> None:
     for wrong in ("app.example.com", f"{PAGE}/", f"{PAGE}/path", "https://"):
         with pytest.raises(InvalidInput, match="cors_origins"):

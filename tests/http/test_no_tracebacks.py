@@ -19,7 +19,6 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.compose import open_platform
 from modelyard.http.interface import Interface
 from modelyard.parts.doubles.clients.server import asgi_server
-from modelyard.wsgi import wsgi_app
 
 CHAT = "/inference/v1/chat/completions"
 RESET = struct.pack("ii", 1, 0)
@@ -120,26 +119,6 @@ def assert_quiet(log: io.StringIO, *lines: str) -> None:
     written = [line for line in log.getvalue().splitlines() if "HTTP/1.1" not in line]
     noise = ("Started server", "Waiting for", "Application startup", "Uvicorn running", "ASGI 'lifespan'")
     assert [line for line in written if not line.startswith(noise)] == list(lines)
-
-
-def test_a_body_that_breaks_off_under_wsgi_is_the_clients_affair(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(io.BytesIO):
-        def read(self, size: int | None = -1) -> bytes:
-            raise ConnectionResetError
-
-    with open_platform() as platform:
-        key = platform.keys.create("acme").secret
-        environ = {
-            "REQUEST_METHOD": "POST",
-            "PATH_INFO": CHAT,
-            "CONTENT_LENGTH": "10",
-            "HTTP_AUTHORIZATION": f"Bearer {key}",
-            "wsgi.input": Broken(),
-        }
-        statuses: list[str] = []
-        list(wsgi_app(platform)(environ, lambda status, headers: statuses.append(status)))
-    assert statuses == ["400 Bad Request"]
-    assert not caplog.records
 
 
 def served_without_access_log(platform: Platform) -> Any:

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 from modelyard.domain.record import Record
 from modelyard.protocols import Store
-from modelyard.stores.copying import Scannable
 from modelyard.stores.sqlite.rows import plans_of
 
 NEWEST = "yard-cfe9d08a"
@@ -35,7 +34,7 @@ def contents_of(name: str) -> Rows:
 
 def records_of(store: Store, record: Record) -> list[Any]:
     """All records of a class, with their numbers, in the order of their keys."""
-    return store.read(lambda snapshot: cast(Scannable, snapshot).scan(record.cls, None, 1000))
+    return store.read(lambda snapshot: cast(Any, snapshot).scan(record.cls, None, 1000))
 
 
 def rows_of(store: Store, records: Iterable[Record]) -> Rows:

@@ -12,9 +12,10 @@ from kept_files import NEWEST, contents_of, records_of, rows_of, unpack
 from modelyard.domain.record import Record
 from modelyard.domain.usage import UsageTotal
 from modelyard.errors import StoreCorrupt
+from modelyard.parts import copying
 from modelyard.parts.postgres.store import PostgresStore, migrate
 from modelyard.protocols import Store
-from modelyard.stores import RECORDS, copying
+from modelyard.stores import RECORDS
 from modelyard.stores.schema_changes import CHANGES
 from modelyard.stores.sqlite.store import SqliteStore
 from modelyard.stores.table_changes import AddColumn, SchemaChange

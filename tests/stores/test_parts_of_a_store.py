@@ -11,9 +11,10 @@ import pytest
 
 from kept_files import NEWEST, contents_of, rows_of, unpack
 from modelyard.errors import StoreCorrupt, StoreError, StoreTooNew
+from modelyard.parts import copying
 from modelyard.parts.postgres.store import PostgresStore, migrate
 from modelyard.parts.traces import records as trace
-from modelyard.stores import RECORDS, Index, Record, copying
+from modelyard.stores import RECORDS, Index, Record
 from modelyard.stores.schema_changes import CHANGES
 from modelyard.stores.sqlite.store import SqliteStore
 from modelyard.stores.table_changes import AddColumn, AddIndex, AddTable, SchemaChange

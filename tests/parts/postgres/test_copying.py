@@ -11,9 +11,10 @@ from modelyard import open_platform
 from modelyard.cli import main
 from modelyard.domain.record import KEY
 from modelyard.errors import StoreCorrupt, StoreError
+from modelyard.parts import copying
 from modelyard.parts.contracts.store_values import Entry, Item, Specimen
 from modelyard.protocols import Store
-from modelyard.stores import PostgresStore, SqliteStore, copying
+from modelyard.stores import PostgresStore, SqliteStore
 from modelyard.testing import CONTRACT_RECORDS
 
 EXAMPLE = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}

@@ -132,7 +132,8 @@ def test_texts_of_what_began_before_are_stored_by_no_process(place: str) -> None
             assert not any(taken for taken, one in zip(ended, begun, strict=True) if isinstance(one, Upload))
             assert stored(here) == 0
             assert all(one.finish() for one in later)
-            assert stored(here) >= len(after) and stored(there) == stored(here)
+            assert stored(here) >= len(after)
+            assert stored(there) == stored(here)
             here.delete_entity("acme")
             assert stored(here) == 0
 

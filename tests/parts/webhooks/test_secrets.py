@@ -22,12 +22,12 @@ from modelyard.compose import open_store
 from modelyard.disk import lock
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import Conflict, ModelyardError, StoreError
+from modelyard.parts.copying import copy_store
 from modelyard.parts.webhooks import host_key
 from modelyard.parts.webhooks.delivery import Deliveries
 from modelyard.parts.webhooks.host_key import SUFFIX, VARIABLE
 from modelyard.parts.webhooks.service import NewWebhook
 from modelyard.parts.webhooks.signing import signature
-from modelyard.stores.copying import copy_store
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing import ManualClock, RunTwiceStore
 from webhook_receiver import Received, Receiver, answering, receiving

@@ -22,8 +22,8 @@ from modelyard.domain.schema import records_of
 from modelyard.part import Part
 from modelyard.parts.backups import restoring
 from modelyard.parts.backups.sums import sums_file, write_sums
+from modelyard.parts.copying import size_of, taken_name
 from modelyard.platform.artifacts import artifacts_folder
-from modelyard.stores.copying import size_of, taken_name
 
 
 @click.command()

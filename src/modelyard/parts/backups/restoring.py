@@ -28,11 +28,11 @@ from modelyard.disk import move_new, sync_path
 from modelyard.domain.schema import records_of
 from modelyard.errors import ArtifactMissing, Conflict, StorageFull, StoreCorrupt
 from modelyard.part import Part
+from modelyard.parts import copying
 from modelyard.parts.backups.reading import BackupFile
 from modelyard.parts.backups.sums import Sums, digest_of, read_sums, sums_file
 from modelyard.platform.artifacts import artifacts_folder
 from modelyard.protocols import ArtifactStore, Store
-from modelyard.stores import copying
 
 _CHUNK = 2**20
 _CLAIM = ".restore"

@@ -15,8 +15,8 @@ from modelyard.parts.contracts.part_trial import (
     as_entity,
     files_of,
 )
+from modelyard.parts.copying import copy_store
 from modelyard.platform.platform import Platform
-from modelyard.stores.copying import copy_store
 from modelyard.stores.history import BEFORE, part_of
 from modelyard.stores.schema_changes import changes_of
 

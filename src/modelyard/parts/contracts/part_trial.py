@@ -23,8 +23,8 @@ from modelyard.http.message import Request
 from modelyard.http.response_bodies import close
 from modelyard.http.route import Route
 from modelyard.part import Part, standard_parts
+from modelyard.parts.copying import Scannable
 from modelyard.platform.platform import Platform
-from modelyard.stores.copying import Scannable
 from modelyard.testing.clock import ManualClock
 
 ONE, OTHER = "acme", "globex"

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from modelyard.parts.scripted.backend import ScriptedBackend
+    from modelyard.parts.server.wsgi import wsgi_app
     from modelyard.parts.torch.records import Tuning
     from modelyard.parts.upstream.backend import UpstreamBackend
     from modelyard.parts.upstream.fallback import Fallback
@@ -15,6 +16,7 @@ HOMES = {
     "parts.upstream.backend": ("UpstreamBackend",),
     "parts.upstream.models": ("offer",),
     "parts.torch.records": ("Tuning",),
+    "parts.server.wsgi": ("wsgi_app",),
 }
 
 __all__: list[str] = [
@@ -23,4 +25,5 @@ __all__: list[str] = [
     "Tuning",
     "UpstreamBackend",
     "offer",
+    "wsgi_app",
 ]

@@ -10,7 +10,8 @@ from modelyard.cli.terminal import StoreName, StoreType, named_factory, printabl
 from modelyard.compose import open_store, store_address
 from modelyard.domain.schema import records_of
 from modelyard.part import Part
-from modelyard.stores import copying, schema_changes
+from modelyard.parts import copying
+from modelyard.stores import schema_changes
 from modelyard.stores.history import UNFINISHED
 from modelyard.stores.table_changes import SchemaChange
 

@@ -9,8 +9,8 @@ from typing import cast
 
 from modelyard.disk import move_new, sync_path
 from modelyard.domain.record import Record
+from modelyard.parts import copying
 from modelyard.protocols import Snapshot, Store
-from modelyard.stores import copying
 from modelyard.stores.sqlite.store import SqliteStore
 
 

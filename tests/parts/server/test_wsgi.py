@@ -132,3 +132,23 @@ def test_no_answer_closes_the_connection_which_is_the_servers(served: Any) -> No
     status, headers, _ = call(served, "POST", "/api/v1/client/config", b"{}", HTTP_CONNECTION="keep-alive")
     assert status == 200
     assert "connection" not in headers
+
+
+def test_a_body_that_breaks_off_under_wsgi_is_the_clients_affair(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise ConnectionResetError
+
+    with open_platform() as platform:
+        key = platform.keys.create("acme").secret
+        environ = {
+            "REQUEST_METHOD": "POST",
+            "PATH_INFO": CHAT,
+            "CONTENT_LENGTH": "10",
+            "HTTP_AUTHORIZATION": f"Bearer {key}",
+            "wsgi.input": Broken(),
+        }
+        statuses: list[str] = []
+        list(wsgi_app(platform)(environ, lambda status, headers: statuses.append(status)))
+    assert statuses == ["400 Bad Request"]
+    assert not caplog.records
