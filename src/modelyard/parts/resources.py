@@ -17,6 +17,9 @@ from modelyard.parts.shares.service import Shares
 from modelyard.parts.sweeps.service import StartSweep, Sweeps
 from modelyard.parts.tinker.service import TrainingRuns
 from modelyard.parts.torch.service import AddBaseModel, ListBaseModels
+from modelyard.parts.torch.training.options import DPOKeywords as DPOKeywords
+from modelyard.parts.torch.training.options import RLKeywords as RLKeywords
+from modelyard.parts.torch.training.options import SFTKeywords as SFTKeywords
 from modelyard.parts.traces.service import Traces
 from modelyard.parts.traffic.service import Traffic
 from modelyard.parts.uploads.service import Uploads
