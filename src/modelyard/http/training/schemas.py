@@ -74,12 +74,15 @@ def _fields_of(options: type, **described: Mapping[str, Any]) -> Callable[[type,
     return lambda cls, own: [*attrs.fields(made)]
 
 
-@attrs.frozen(field_transformer=_fields_of(RLOptions, learning_rate={"schema": _RATE}))
-class RLOptionsBody:
-    """How an RL job trains; every option may be null. Other options are accepted where they change nothing."""
-
+@attrs.frozen
+class OptionsBody:
     SCHEMA: ClassVar[Mapping[str, Any]] = _OWN
     IGNORED: ClassVar[Any] = ...  # `_unsupported` judges them
+
+
+@attrs.frozen(field_transformer=_fields_of(RLOptions, learning_rate={"schema": _RATE}))
+class RLOptionsBody(OptionsBody):
+    """How an RL job trains; every option may be null. Other options are accepted where they change nothing."""
 
 
 @attrs.frozen
@@ -93,11 +96,8 @@ class RLJobCreate:
 
 
 @attrs.frozen(field_transformer=_fields_of(SFTOptions, learning_rate=_RATES))
-class SFTOptionsBody:
+class SFTOptionsBody(OptionsBody):
     """How an SFT job trains: one learning rate for all batches, or one for each."""
-
-    SCHEMA: ClassVar[Mapping[str, Any]] = _OWN
-    IGNORED: ClassVar[Any] = ...  # `_unsupported` judges them
 
 
 @attrs.frozen
@@ -112,11 +112,8 @@ class SFTJobCreate:
 
 
 @attrs.frozen(field_transformer=_fields_of(DPOOptions, learning_rate=_RATES))
-class DPOOptionsBody:
+class DPOOptionsBody(OptionsBody):
     """How a DPO job trains: `beta` keeps it near its first checkpoint, `label_smoothing` allows for wrong labels."""
-
-    SCHEMA: ClassVar[Mapping[str, Any]] = _OWN
-    IGNORED: ClassVar[Any] = ...  # `_unsupported` judges them
 
 
 @attrs.frozen
@@ -140,11 +137,8 @@ _STOP_WHEN = {
 
 
 @attrs.frozen(field_transformer=_fields_of(LoopOptions, learning_rate={"schema": _RATE}, stop_when=_STOP_WHEN))
-class LoopOptionsBody:
+class LoopOptionsBody(OptionsBody):
     """How a loop works, and how each of its rounds trains: the options of an RL job."""
-
-    SCHEMA: ClassVar[Mapping[str, Any]] = _OWN
-    IGNORED: ClassVar[Any] = ...  # `_unsupported` judges them
 
 
 @attrs.frozen
@@ -161,9 +155,6 @@ class LoopCreate:
     held_out: tuple[Mapping[str, Any], ...] | None = None
     config: LoopOptionsBody | None = None
     needs: NeedsBody | None = None
-
-
-OptionsBody = RLOptionsBody | SFTOptionsBody | DPOOptionsBody | LoopOptionsBody
 
 
 def rl_request(body: Any, own: Config = TrainingConfig) -> RLJobCreate:
