@@ -3,11 +3,13 @@
 import gc
 import json
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -46,18 +48,52 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
 set_hypothesis_home_dir(CACHE / "modelyard" / "hypothesis")
 
 # A slow machine is not the code's fault: no example has a deadline, and slow generation fails nothing. Each run looks
-# at the same examples; `--hypothesis-profile=search` looks for new ones.
+# at the same examples; `--hypothesis-profile=search` looks for new ones. `few` is for what runs the same properties
+# again where something else may break than they: without parts, or with the least versions of what is needed.
 slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", slow, max_examples=PLAIN, derandomize=True, database=None)
+settings.register_profile("few", slow, max_examples=5, derandomize=True, database=None)
 settings.register_profile("search", slow, max_examples=1000)
 settings.load_profile("same")
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out the tests that use a part, where the folder of parts was deleted (`tests/core_alone.py`)."""
+HERE = Path(__file__).parent
+
+LONG = ("docs", "crash", "plugin", "types", "servers", "slow")
+"""The markers of tests that a plain run leaves out."""
+
+PLAIN_RUN = " and ".join(f"not {mark}" for mark in LONG)
+
+SERVERS = {"postgres", "slurm"}
+"""The fixtures that start a server."""
+
+SAYS_LONG = re.compile(rf"\bmark\.({'|'.join(LONG)})\b|\b({'|'.join(SERVERS)}|yard_address)\b")
+WHOLLY_LONG = re.compile(rf"^pytestmark = .*\bmark\.({'|'.join(LONG)})\b", re.MULTILINE)
+
+
+@cache
+def says_long(module: Path) -> bool:
+    """Return whether the text of a module shows a long test, or that of a `conftest.py` between it and this one."""
+    folders = [folder for folder in module.parents if HERE in folder.parents]
+    shown = [module, *(folder / "conftest.py" for folder in folders)]
+    return any(SAYS_LONG.search(path.read_text(encoding="utf-8")) for path in shown if path.exists())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the tests that use a part, where the folder of parts was deleted (`tests/core_alone.py`), and modules
+    without a test that runs: to import them all, and make their items, takes each process 20 seconds.
+    """
     if find_spec("modelyard.parts") is None:
         module = collection_path / "conftest.py" if collection_path.is_dir() else collection_path
-        return (module.suffix == ".py" and module.exists() and needs_parts(module)) or None
+        if module.suffix == ".py" and module.exists() and needs_parts(module):
+            return True
+    if collection_path.suffix != ".py":
+        return None
+    expression = config.getoption("markexpr")
+    if expression == PLAIN_RUN:
+        return bool(WHOLLY_LONG.search(collection_path.read_text(encoding="utf-8"))) or None
+    if set(LONG).issuperset(expression.split(" or ")):
+        return not says_long(collection_path) or None
     return None
 
 
@@ -80,33 +116,32 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"{owner:22} {took:8.1f} s {tests[owner]:6} tests")
 
 
-SERVERS = {"postgres", "slurm"}
-"""The fixtures that start a server."""
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start a server, before the plain run leaves them out."""
+    """Mark the tests that start a server, before the plain run leaves them out.
+
+    Where each run looks at the same examples, none are made of constants in the source: they would change with every
+    change of it and with the modules that a process has loaded, and to parse these takes a process 5 to 10 seconds.
+    """
     if find_spec("modelyard.parts") is None:
         items[:] = [item for item in items if item.get_closest_marker("parts") is None]
     for item in items:
         if not SERVERS.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("servers")
+    long = {item.path for item in items if not set(LONG).isdisjoint(mark.name for mark in item.iter_markers())}
+    if silent := [str(path) for path in long if not says_long(path)]:
+        raise pytest.UsageError(f"in these is a long test, but neither a marker nor a server: {', '.join(silent)}")
+    if settings.default.derandomize:
+        providers.is_local_module_file = lambda _: False
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """Take the modules and the collected tests, which live until the end, out of every later garbage collection.
-
-    Where each run looks at the same examples, none are made of constants in the source: they would change with every
-    change of it and with the modules that a process has loaded, and to parse these takes a process 5 to 10 seconds.
-    """
+    """Take the modules and the collected tests, which live until the end, out of every later garbage collection."""
     gc.collect()  # of the classes that attrs made again with slots, the first ones would stay among the subclasses
     gc.freeze()
     gc.set_threshold(10_000, 20, 100)  # full collections, which find little, took a twentieth of the time
     gc.enable()
-    if settings.default.derandomize:
-        providers.is_local_module_file = lambda _: False
 
 
 EVALUATION = "weave:///local/demo/object/replies:v0"

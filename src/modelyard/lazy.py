@@ -51,7 +51,7 @@ def lazy_exports(
         setattr(sys.modules[package], name, value)
         return value
 
-    return load, lambda: sorted({*vars(sys.modules[package]), *everything()})
+    return load, lambda: sorted([*everything(), *(name for name in vars(sys.modules[package]) if name[:2] == "__")])
 
 
 def _homes_of_parts(package: str) -> Mapping[str, Sequence[str]]:

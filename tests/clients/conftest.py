@@ -1,6 +1,8 @@
 """A real server on loopback for the unmodified clients: every exchange is checked against the OpenAPI document."""
 
+import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import attrs
 import pytest
@@ -38,3 +40,24 @@ def _described(request: pytest.FixtureRequest) -> Iterator[None]:
     if served is not None:
         faults, served.application.faults = served.application.faults, []
         assert faults == []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _closed() -> Iterator[None]:
+    """No test leaves a transport to the garbage collector, which would warn of it in whatever test runs by then.
+
+    LangChain and LiteLLM keep asynchronous clients when the event loop of these is gone, where nothing can close them
+    any more: what is still connected when a loop is closed is closed here.
+    """
+    close = asyncio.SelectorEventLoop.close
+
+    def with_its_transports(loop: Any) -> None:
+        if transports := [*loop._transports.values()]:
+            for transport in transports:
+                transport.abort()
+            loop.run_until_complete(asyncio.sleep(0))  # the turn in which they are gone
+        close(loop)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio.SelectorEventLoop, "close", with_its_transports)
+        yield

@@ -45,7 +45,7 @@ QUIETLY: Mapping[str, Any] = {"capture_output": True, "text": True, "check": Fal
 PATIENCE = ("--timeout", "400")
 """Seconds that a test may take: what computes for ten seconds takes minutes on a machine that others use too."""
 
-LONGEST_FIRST = ("art", "torch", "tinker", "ray", "objects", "browser")
+LONGEST_FIRST = ("art", "torch", "tinker", "ray", "generated", "browser", "lowest", "weave", "inspect", "objects")
 """So that no long one is left alone at the end."""
 
 ONE_AT_A_TIME = threading.Lock()

@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,9 @@ def test_haystack(served: Any) -> None:
     from haystack.utils import Secret
 
     options = {"model": "echo", "api_base_url": f"{served.root}/v1", "api_key": Secret.from_token(served.key)}
-    assert near(OpenAITextEmbedder(**options).run(text=TEXTS[0])["embedding"], own(served, TEXTS[0]))
-    found = OpenAIDocumentEmbedder(**options).run(documents=[Document(content=text) for text in TEXTS])
+    with closing(OpenAITextEmbedder(**options)) as one, closing(OpenAIDocumentEmbedder(**options)) as many:
+        assert near(one.run(text=TEXTS[0])["embedding"], own(served, TEXTS[0]))
+        found = many.run(documents=[Document(content=text) for text in TEXTS])
     assert all(near(one.embedding, own(served, one.content)) for one in found["documents"])
 
 

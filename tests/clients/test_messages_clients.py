@@ -148,9 +148,9 @@ def test_the_tool_runner_goes_on_without_threads(served: Any) -> None:
     with open_platform(backend=ScriptedBackend(answers, models=("scripted",))) as platform:
         key = platform.keys.create("acme").secret
         with asgi_server(asgi_app(platform), log_level="warning") as server:
-            client = Anthropic(base_url=server.url, api_key=key, max_retries=0)
             asked: Any = {"model": "scripted", "max_tokens": 50, "messages": HELLO, "tools": [look]}
-            message = client.beta.messages.tool_runner(**asked).until_done()
+            with Anthropic(base_url=server.url, api_key=key, max_retries=0) as client:
+                message = client.beta.messages.tool_runner(**asked).until_done()
     assert (called, message.content[0].text) == ([7], "It is found.")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from each import check_each
+from each import check_each, each_case
 from every_route import routes
 from modelyard.backends import ScriptedBackend
 from modelyard.compose import open_platform
@@ -43,7 +43,7 @@ def test_only_the_catalogue_the_documents_and_the_probes_are_public() -> None:
     }
 
 
-@pytest.mark.parametrize("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")
+@each_case("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")
 def test_every_other_route_asks_who_calls(client: Any, route: Any) -> None:
     def check(case: tuple[str | None, str]) -> None:
         authorization, method = case
@@ -121,7 +121,7 @@ def test_a_key_is_remembered_for_a_second_at_most(client_for: Any) -> None:
         client = client_for(platform)
         assert client.send("GET", "/v1/health").status == 200
         (key,) = platform.keys.list(entity="acme")
-        platform.keys.revoke(key.id)
+        platform.keys.revoke(key.key.id)
         clock.seconds += 1.0
         assert client.send("GET", "/v1/health").status == 401
 
@@ -500,6 +500,34 @@ def test_another_kind_of_body_is_415(client: Any, header: tuple[str, str]) -> No
     answer = client.chat(headers=[header])
     assert answer.status == 415
     assert answer.json["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("revoked", [False, True])
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "body"),
+    [
+        ("POST", "/v1/chat/completions", [], b'{"model": "echo", "messages": [{"role": "user", "content": "a"}]}'),
+        ("POST", "/v1/preview/datasets", [("content-type", "application/jsonl")], b'{"messages": []}'),
+    ],
+)
+def test_a_key_that_is_revoked_while_a_body_comes_is_refused(
+    client_for: Any, method: str, path: str, headers: list[tuple[str, str]], body: bytes, revoked: bool
+) -> None:
+    clock = StillClock()
+
+    def dripping() -> Any:
+        yield body[:9]
+        clock.seconds += 2
+        if revoked:
+            platform.keys.revoke(key.key.id)
+        yield body[9:]
+
+    with open_platform(clock=clock) as platform:
+        client = client_for(platform)
+        key = platform.keys.create("acme")
+        headers = [("authorization", f"Bearer {key.secret}"), *headers]
+        response = client.endpoint.handle(Request(method, path, "", headers, dripping()))
+    assert (response.status == 401) is revoked
 
 
 def test_a_slow_body_is_408(client_for: Any) -> None:

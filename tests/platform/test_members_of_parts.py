@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+import modelyard
+import modelyard.testing
 from modelyard import Platform, open_platform
 from modelyard.domain.identity import Principal
 from modelyard.part import Part
@@ -49,3 +51,13 @@ def test_what_nobody_brings_is_no_attribute(platform: Platform, area: str) -> No
     with warnings.catch_warnings(), pytest.raises(AttributeError, match="nothing"):
         _ = owner.nothing  # type: ignore[attr-defined]
     assert not hasattr(owner, "_notes")
+
+
+def test_completion_offers_what_people_use_and_every_public_name() -> None:
+    with open_platform() as platform:
+        offered = {name for name in dir(platform) if not name.startswith("_")}
+    assert not {"clock", "spool", "threads", "upkeep"} & offered
+    assert {"chat", "models", "training", "evaluations", "jobs", "keys", "usage", "compat", "webhooks"} <= offered
+    for package in (modelyard, modelyard.testing):
+        names = {name for name in dir(package) if not name.startswith("_")}
+        assert names == set(package.__all__)  # type: ignore[attr-defined]

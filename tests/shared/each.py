@@ -30,18 +30,18 @@ def each_case(
     """
     wanted = [name.strip() for name in names.split(",")] if isinstance(names, str) else [*names]
     said = ids if ids is None or callable(ids) else [*ids]
-    listed = [_named(case, at, len(wanted), said) for at, case in enumerate(cases)]
+    listed = [_kept(case, len(wanted)) for case in cases]
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(test)
         def tried(*arguments: Any, **fixtures: Any) -> None:
             assert listed, "there is no case"
             failed = []
-            for name, values in listed:
+            for at, case in enumerate(listed):
                 try:
-                    test(*arguments, **fixtures, **dict(zip(wanted, values, strict=True)))
+                    test(*arguments, **fixtures, **dict(zip(wanted, case.values, strict=True)))
                 except (Exception, pytest.fail.Exception) as error:
-                    error.add_note(f"case {name}")
+                    error.add_note(f"case {_name(case, at, said)}")
                     failed.append(error)
             if len(failed) == 1:
                 raise failed[0]
@@ -56,14 +56,20 @@ def each_case(
     return decorate
 
 
-def _named(case: Any, at: int, count: int, ids: Callable[[Any], object] | list[str] | None) -> tuple[str, Any]:
-    """Return what a failure calls a case, and its values."""
+def _kept(case: Any, count: int) -> Any:
+    """Return a case as a `pytest.param`."""
     kept = case if isinstance(case, type(pytest.param())) else pytest.param(*case if count > 1 else (case,))
     assert not kept.marks, "a case with marks needs an id of its own"
-    if kept.id is not None:
-        return str(kept.id), kept.values
+    return kept
+
+
+def _name(case: Any, at: int, ids: Callable[[Any], object] | list[Any] | None) -> str:
+    """Return what a failure calls a case, which takes longer than to run most of them."""
+    if case.id is not None:
+        return str(case.id)
     if ids is not None and not callable(ids):
-        return ids[at], kept.values
-    said = [(ids(value) if ids is not None else None) for value in kept.values]
-    shown = [repr(value) if one is None else str(one) for one, value in zip(said, kept.values, strict=True)]
-    return ", ".join(shown)[:300], kept.values
+        return str(ids[at])
+    said = [(ids(value) if ids is not None else None) for value in case.values]
+    return ", ".join(repr(value) if one is None else str(one) for one, value in zip(said, case.values, strict=True))[
+        :300
+    ]

@@ -1,4 +1,4 @@
-"""How many examples a property is tried with: few in a plain run, many where new counterexamples are searched."""
+"""How many examples a property is tried with: some in a plain run, many where new counterexamples are searched."""
 
 from typing import Any
 
@@ -9,5 +9,5 @@ PLAIN = 50
 
 
 def examples(number: int, **others: Any) -> settings:
-    """Return settings for `number` examples in a plain run, and for 20 times as many with the profile `search`."""
-    return settings(max_examples=number * settings.default.max_examples // PLAIN, **others)
+    """Return settings for `number` examples in a plain run; with another profile, for more or fewer in proportion."""
+    return settings(max_examples=max(1, number * settings.default.max_examples // PLAIN), **others)

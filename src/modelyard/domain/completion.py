@@ -87,9 +87,9 @@ class Message:
 
     role: Role
     content: str | tuple[ContentPart, ...] | None = None
-    name: str | None = None
+    name: str | None = attrs.field(default=None, repr=False)
     tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str | None = None
+    tool_call_id: str | None = attrs.field(default=None, repr=False)
     reasoning: str | None = None
 
     @property
@@ -313,11 +313,11 @@ class Choice:
     index: int
     message: Message
     finish_reason: FinishReason
-    logprobs: tuple[TokenLogprob, ...] | None = None
-    token_ids: tuple[int, ...] = ()
-    prompt_token_ids: tuple[int, ...] = ()
-    prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    stop_string: str | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = attrs.field(default=None, repr=False)
+    token_ids: tuple[int, ...] = attrs.field(default=(), repr=False)
+    prompt_token_ids: tuple[int, ...] = attrs.field(default=(), repr=False)
+    prompt_logprobs: tuple[TokenLogprob, ...] = attrs.field(default=(), repr=False)
+    stop_string: str | None = attrs.field(default=None, repr=False)
 
 
 @quick_init

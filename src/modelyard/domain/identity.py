@@ -243,7 +243,17 @@ class AnsweredRequest:
         return time - self.answered_at >= LIFETIME
 
 
+@attrs.frozen
+class DeletedEntity:
+    """That all data of an entity were deleted: a text of a request that began before is not stored. `id` is a digest of
+    its name, which is forgotten, too."""
+
+    id: str
+    deleted_at: datetime
+
+
 RECORDS = (
+    Record(DeletedEntity, "deleted_entities", ("id",)),
     Record(
         BrowserSession,
         "browser_sessions",

@@ -22,7 +22,7 @@ class Model:
     name: str
     base_model: str
     created_at: datetime
-    run_id: str | None = None
+    run_id: str | None = attrs.field(default=None, repr=False)
     last_step: int = 0
     seq: int = sequence_field()
 

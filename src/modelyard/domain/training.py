@@ -203,11 +203,11 @@ class TrainingJob:
     attempts: int
     progress: int
     total: int | None
-    queue_position: int | None = None
-    last_heartbeat: datetime | None = None
-    estimated_end: datetime | None = None
-    waiting_for: str | None = None
-    loop_id: str | None = None
+    queue_position: int | None = attrs.field(default=None, repr=False)
+    last_heartbeat: datetime | None = attrs.field(default=None, repr=False)
+    estimated_end: datetime | None = attrs.field(default=None, repr=False)
+    waiting_for: str | None = attrs.field(default=None, repr=False)
+    loop_id: str | None = attrs.field(default=None, repr=False)
     stop_reason: str | None = None
 
     @classmethod

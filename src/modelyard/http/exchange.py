@@ -30,6 +30,7 @@ from modelyard.http.response_bodies import close
 from modelyard.http.route import Body, PlainHandler, Route, RouteCall
 from modelyard.http.router import HttpRouter, RouteMatch
 from modelyard.platform.artifacts import Spool
+from modelyard.platform.keys.service import REMEMBERED_SECONDS
 from modelyard.platform.meters import Meters
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Clock
@@ -195,10 +196,7 @@ class HttpExchange:
             if request.method == "OPTIONS" and (preflight := self._preflight()) is not None:
                 return preflight
         self.route = "" if route is None else route.path
-        caller = self._known_caller()
-        if caller is None:
-            threads = self.threads.store.of(AUTHENTICATION)
-            caller = yield flow.Call(self._find_caller, served.callers.waits(match.auth), threads)
+        caller = self._known_caller() or (yield from self._identify())
         self.principal = principal = caller.principal
         if route is None:
             return self._without_route()
@@ -240,8 +238,10 @@ class HttpExchange:
         """Read the body, and put it into the call: its JSON as the route reads it, or as a file."""
         if route.body not in _PARSED:
             yield from self._spool(route, call)
+            yield from self._still_known(call.principal)
             return
         raw: bytes = yield self._reading(self.served.limits[route.body])
+        yield from self._still_known(call.principal)
         if len(raw) > LARGE:
             call.body = yield flow.Call(partial(route.read, raw, call), True, call.threads)
         elif raw:
@@ -267,6 +267,15 @@ class HttpExchange:
         if header is None:
             return self.served.callers.without_key(self.headers)
         return self.served.callers.remembered(auth, header, self.began)
+
+    def _still_known(self, caller: Principal) -> Flow[None]:
+        """Raise `Unauthenticated` if the key was revoked while a long body came."""
+        if caller.key_id and self.served.clock.monotonic() - self.began > REMEMBERED_SECONDS:
+            yield from self._identify()
+
+    def _identify(self) -> Flow[Caller]:
+        waits, threads = self.served.callers.waits(self.match.auth), self.threads.store.of(AUTHENTICATION)
+        return (yield flow.Call(self._find_caller, waits, threads))  # type: ignore[no-any-return]
 
     def _find_caller(self) -> Caller:
         callers, auth = self.served.callers, self.match.auth

@@ -3,6 +3,7 @@
 from modelyard.parts.annotations.service import Annotations
 from modelyard.parts.batches.files.service import Files
 from modelyard.parts.batches.service import Batches
+from modelyard.parts.comparisons.frame import ToPandas
 from modelyard.parts.comparisons.service import CompareAll
 from modelyard.parts.completions.service import Completions
 from modelyard.parts.datasets.service import Datasets
@@ -97,5 +98,7 @@ class EvaluationsMembers:
 
     compare_all: CompareAll
     """Compare several runs in one table."""
+    to_pandas: ToPandas
+    """Return runs as a data frame."""
     inspect: InspectLogs
     """Runs from logs of Inspect, and logs of runs."""

@@ -42,7 +42,7 @@ STANDARD: Sequence[Part] = (
     _standard("dashboard"),
     _standard("server"),
     _standard("quickstart"),
-    _standard("metrics"),
+    _standard("metrics", "upkeep"),
     _standard("torch", "engine"),
     _standard("upstream"),
     _standard("scripted"),

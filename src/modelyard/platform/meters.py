@@ -16,7 +16,7 @@ import attrs
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 MOST = 500
 NOTED = 256
-SLOWEST = 5
+SLOWEST = 50
 OTHER = "other"
 K = TypeVar("K")
 M = TypeVar("M")
@@ -83,11 +83,11 @@ class Meters:
         self._count()
         return self._models
 
-    @property
-    def slowest(self) -> Sequence[tuple[float, Any]]:
-        """The slowest whole answers: seconds and ledger entries, the slowest first."""
+    def take_slowest(self) -> Sequence[tuple[float, Any]]:
+        """Return the slowest whole answers since the last call: seconds and ledger entries, the slowest first."""
         self._count()
-        return self._slowest
+        taken, self._slowest = self._slowest, []
+        return taken
 
     @property
     def routes(self) -> Mapping[tuple[str, str], RouteMeter]:

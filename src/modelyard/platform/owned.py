@@ -1,10 +1,17 @@
-"""What goes with a record: the records and the artifacts that its declaration names."""
+"""What goes with a record: the records and the artifacts that its declaration names; and with an entity, its texts."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
 
+from modelyard.domain.canonical import digest
+from modelyard.domain.identity import DeletedEntity
 from modelyard.domain.record import KEY, Record, declaration_of
+from modelyard.errors import Unauthenticated
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
+
+T = TypeVar("T")
 
 
 def artifacts_of(*records: Any) -> Iterator[str]:
@@ -35,3 +42,23 @@ def _found(tx: Tx, record: Record, lookup: str, id: str) -> Iterator[Any]:
     page: list[Any]
     while page := tx.page(record.cls, lookup, id):
         yield from page
+
+
+def mark_deleted(tx: Tx, entity: str, now: datetime) -> None:
+    """Record that all data of an entity are deleted."""
+    mark = DeletedEntity(digest(entity), now)
+    (tx.add if tx.find(DeletedEntity, KEY, mark.id) is None else tx.replace)(mark)
+
+
+def unless_deleted(runtime: Runtime, entity: str, began: float, keep: Callable[[Tx], T]) -> Callable[[Tx], T]:
+    """Return the step that keeps a text of a request that began at this time of the monotonic clock. It raises
+    `Unauthenticated` if all data of the entity were deleted since."""
+    begun, name = runtime.clock.now() - timedelta(seconds=runtime.clock.monotonic() - began), digest(entity)
+
+    def step(tx: Tx) -> T:
+        mark = tx.find(DeletedEntity, KEY, name)
+        if mark is not None and begun <= mark.deleted_at:
+            raise Unauthenticated("the entity of this request was deleted")
+        return keep(tx)
+
+    return step

@@ -39,6 +39,11 @@ else:
     StandardResources = object
 
 R = TypeVar("R")
+_FOR_PARTS = {
+    "blocking", "clock", "job_types", "notes", "on_worker_failure", "part", "parts", "prepare", "principal",
+    "randomness", "sessions", "site", "spool", "sync", "threads", "tracing", "upkeep",
+}  # fmt: skip
+"""What parts and servers use of a platform: completion does not offer it."""
 
 
 class Platform(OpenedWith, StandardResources):
@@ -130,7 +135,7 @@ class Platform(OpenedWith, StandardResources):
         return self._resource(resource)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *extended.members_of_parts(self._runtime.parts)})
+        return sorted({*super().__dir__(), *extended.members_of_parts(self._runtime.parts)} - _FOR_PARTS)
 
     def _resource(self, kind: Callable[[Runtime, Principal], R]) -> R:
         self._life.check()

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from modelyard.domain.completion import StoredCompletion
 from modelyard.domain.evaluation.run import EvaluationRun, Score
-from modelyard.domain.identity import AnsweredRequest, ApiKey, BrowserSession
+from modelyard.domain.identity import AnsweredRequest, ApiKey, BrowserSession, DeletedEntity
 from modelyard.domain.job import Demand, Job, JobEvent, JobProgress, Tenant
 from modelyard.domain.models import TrajectoryLog
 from modelyard.domain.usage import Budget, LedgerEntry
@@ -92,6 +92,7 @@ CORE: tuple[SchemaChange, ...] = (
             AddIndex(TrajectoryLog, "by_age", ["created_at", "seq"]),
         ],
     ),
+    SchemaChange("0041_deleted_entities", [AddTable(DeletedEntity)]),
 )
 """Every change of the core since the stores share them, oldest first."""
 

@@ -7,6 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from each import each_case
 from modelyard import open_platform
 from modelyard.artifacts.address import open_artifacts
 from modelyard.cli import main
@@ -97,7 +98,7 @@ def test_commands_with_a_store_are_found() -> None:
     assert {"backup", "migrate", "doctor", "sweep", "keep", "serve", "work", "jobs list", "webhooks add"} <= names
 
 
-@pytest.mark.parametrize("name", WITH_STORE, ids=" ".join)
+@each_case("name", WITH_STORE, ids=" ".join)
 def test_no_command_takes_another_address_for_a_file(name: tuple[str, ...], folder: Path) -> None:
     words = words_of(name, folder)
     for place in ADDRESSES:
@@ -108,7 +109,7 @@ def test_no_command_takes_another_address_for_a_file(name: tuple[str, ...], fold
         assert made(folder) == []
 
 
-@pytest.mark.parametrize("name", WITH_STORE, ids=" ".join)
+@each_case("name", WITH_STORE, ids=" ".join)
 def test_no_command_makes_a_folder_for_a_store(name: tuple[str, ...], folder: Path) -> None:
     words = words_of(name, folder)
     for place in NOWHERE:
@@ -119,7 +120,7 @@ def test_no_command_makes_a_folder_for_a_store(name: tuple[str, ...], folder: Pa
         assert made(folder) == []
 
 
-@pytest.mark.parametrize("name", [name for name in WITH_STORE if name not in MAKES_ONE], ids=" ".join)
+@each_case("name", [name for name in WITH_STORE if name not in MAKES_ONE], ids=" ".join)
 def test_no_other_command_makes_a_store(name: tuple[str, ...], folder: Path) -> None:
     words = words_of(name, folder)
     for place, size in (("missing.db", None), ("empty.db", 0)):
@@ -131,7 +132,7 @@ def test_no_other_command_makes_a_store(name: tuple[str, ...], folder: Path) -> 
         assert f"there is no store at {place}" in given.output
         assert made(folder) == before
         assert size is None or Path(place).stat().st_size == 0
-    Path("folder.db").mkdir()
+    Path("folder.db").mkdir(exist_ok=True)
     given = CliRunner().invoke(main, [*name, "--store", "folder.db", *words])
     assert given.exit_code == 2
     assert "is a directory" in given.output
@@ -206,7 +207,7 @@ BLANK = ["", " ", "\t", "  \n"]
 """What a shell passes for a variable that is not set."""
 
 
-@pytest.mark.parametrize("name", WITH_STORE, ids=" ".join)
+@each_case("name", WITH_STORE, ids=" ".join)
 def test_no_command_takes_an_empty_name_for_a_place(name: tuple[str, ...], folder: Path) -> None:
     open_platform(folder / "yard.db").close()
     words = words_of(name, folder)

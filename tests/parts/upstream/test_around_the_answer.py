@@ -36,7 +36,7 @@ CHUNKS = [
 ]
 DOCUMENT = json.dumps(WHOLE).encode()
 STREAM = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in CHUNKS) + b"data: [DONE]\n\n"
-BODIES = pytest.mark.parametrize("body", [DOCUMENT, STREAM], ids=["whole", "streamed"])
+BODIES = each_case("body", [DOCUMENT, STREAM], ids=["whole", "streamed"])
 ONCE = Timeouts(retries=0)
 
 
@@ -74,7 +74,7 @@ PACKINGS = {
 
 class TestCompression:
     @BODIES
-    @pytest.mark.parametrize("name", PACKINGS)
+    @each_case("name", PACKINGS)
     def test_an_answer_is_read_however_it_is_compressed(self, canned: Any, either: Any, body: bytes, name: str) -> None:
         packed = PACKINGS[name](body)
         with backend_at(canned(http(packed, "text/x", more=f"content-encoding: {name}\r\n"))) as backend:
@@ -96,7 +96,7 @@ class TestCompression:
         with backend_at(canned(refused)) as backend, pytest.raises(ContextLengthExceeded, match="is 9 tokens"):
             either(backend)
 
-    @pytest.mark.parametrize("name", ["br", "zstd", "gzip, br", "x-unknown"])
+    @each_case("name", ["br", "zstd", "gzip, br", "x-unknown"])
     def test_what_is_not_read_is_refused_by_name(self, canned: Any, either: Any, name: str) -> None:
         answer = http(b"\x00\x01", more=f"content-encoding: {name}\r\n")
         with (
@@ -105,12 +105,12 @@ class TestCompression:
         ):
             either(backend)
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("name", "body"),
         [("br", b"\x00\x01"), ("zstd, gzip", gzip.compress(b"\x28\xb5", mtime=0)), ("gzip", b"\x1f\x8b no")],
         ids=["br", "zstd, gzip", "gzip"],
     )
-    @pytest.mark.parametrize("streamed", [False, True])
+    @each_case("streamed", [False, True])
     def test_the_prompt_of_an_answer_that_cannot_be_read_is_booked(
         self, canned: Any, name: str, body: bytes, streamed: bool
     ) -> None:
@@ -153,17 +153,17 @@ class TestCompression:
 
 class TestLabels:
     @BODIES
-    @pytest.mark.parametrize(
+    @each_case(
         "label", ["", "text/plain; charset=utf-8", "application/octet-stream", "Text/Event-Stream", "application/json"]
     )
-    @pytest.mark.parametrize("before", [b"", b"\xef\xbb\xbf", b"\n\n"])
+    @each_case("before", [b"", b"\xef\xbb\xbf", b"\n\n"])
     def test_an_answer_is_read_whatever_it_is_called(
         self, canned: Any, either: Any, body: bytes, label: str, before: bytes
     ) -> None:
         with backend_at(canned(http(before + body, label))) as backend:
             assert text_of(either(backend, streamed=body is STREAM)) == "hi there"
 
-    @BODIES
+    @pytest.mark.parametrize("body", [DOCUMENT, STREAM], ids=["whole", "streamed"])
     @pytest.mark.parametrize("first", [*range(1, 9), 12])
     def test_a_few_first_bytes_are_waited_for(
         self, canned: Any, either: Any, body: bytes, first: int, monkeypatch: pytest.MonkeyPatch
@@ -187,7 +187,7 @@ class TestLabels:
         with backend_at(canned(http(body, "text/plain"))) as backend:
             assert text_of(either(backend, streamed=body is STREAM)) == "hi there"
 
-    @pytest.mark.parametrize(
+    @each_case(
         "body",
         [
             b"\n".join(json.dumps(chunk).encode() for chunk in CHUNKS),
@@ -203,18 +203,18 @@ class TestLabels:
 
 class TestStatuses:
     @BODIES
-    @pytest.mark.parametrize("status", ["200 OK", "201 Created", "202 Accepted", "203 x", "206 x", "299 x"])
+    @each_case("status", ["200 OK", "201 Created", "202 Accepted", "203 x", "206 x", "299 x"])
     def test_an_answer_comes_with_any_success(self, canned: Any, either: Any, status: str, body: bytes) -> None:
         with backend_at(canned(http(body, status=status))) as backend:
             assert text_of(either(backend)) == "hi there"
 
-    @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 508, *range(520, 531), 599])
+    @each_case("status", [408, 409, 425, 429, 500, 502, 503, 504, 508, *range(520, 531), 599])
     def test_faults_that_may_pass_are_tried_again(self, canned: Any, status: int) -> None:
         fault = http(b'{"error": {"message": "busy"}}', status=f"{status} x")
         with backend_at(canned(fault, http(DOCUMENT)), clock=Hurried(), timeouts=TIMEOUTS) as backend:
             assert text_of(ask(backend)) == "hi there"
 
-    @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 405, 410, 413, 422, 451, 501, 505, 511, 304])
+    @each_case("status", [400, 401, 402, 403, 404, 405, 410, 413, 422, 451, 501, 505, 511, 304])
     def test_others_are_not(self, canned: Any, status: int) -> None:
         refused = http(b'{"error": {"message": "no"}}', status=f"{status} x")
         with backend_at(canned(refused), clock=Hurried(), timeouts=TIMEOUTS) as backend:
@@ -266,7 +266,7 @@ def _request(connection: socket.socket) -> bytes:
 
 
 class TestRedirects:
-    @pytest.mark.parametrize("status", ["307 Temporary Redirect", "308 Permanent Redirect"])
+    @each_case("status", ["307 Temporary Redirect", "308 Permanent Redirect"])
     def test_one_within_the_server_is_followed_with_the_same_body(self, either: Any, status: str) -> None:
         elsewhere = http(b"", status=status, more="location: /other/chat?x=1\r\nconnection: close\r\n")
         with recorded(elsewhere, http(DOCUMENT)) as (url, requests), backend_at(f"{url}/v1") as backend:
@@ -338,9 +338,9 @@ ENVELOPES: dict[str, Any] = {
 
 
 class TestEnvelopes:
-    @pytest.mark.parametrize("name", ENVELOPES)
-    @pytest.mark.parametrize("status", ["200 OK", "400 Bad Request", "500 x"])
-    @pytest.mark.parametrize("streamed", [False, True])
+    @each_case("name", ENVELOPES)
+    @each_case("status", ["200 OK", "400 Bad Request", "500 x"])
+    @each_case("streamed", [False, True])
     def test_what_a_server_says_of_a_failure_is_shown(
         self, canned: Any, name: str, status: str, streamed: bool
     ) -> None:
@@ -352,8 +352,8 @@ class TestEnvelopes:
                 ask(backend, streamed=streamed)
         assert SECRET not in str(failed.value)
 
-    @pytest.mark.parametrize("status", ["200 OK", "429 x", "402 x", "500 x"])
-    @pytest.mark.parametrize("said", ["Insufficient balance", "You exceeded your current quota", "insufficient_quota"])
+    @each_case("status", ["200 OK", "429 x", "402 x", "500 x"])
+    @each_case("said", ["Insufficient balance", "You exceeded your current quota", "insufficient_quota"])
     def test_an_account_that_has_run_out_is_the_hosts_to_mend(self, canned: Any, status: str, said: str) -> None:
         body = json.dumps({"error": {"message": said}}).encode()
         with backend_at(canned(http(body, status=status)), clock=Hurried(), timeouts=TIMEOUTS) as backend:

@@ -103,3 +103,16 @@ def test_a_rollout_trains_a_model() -> None:
         job = platform.training.rl("demo/polite", [gather(attempt, range(4))])
         assert job.result().step == 1
         assert platform.training.get(job.id).metrics
+
+
+def test_a_model_may_be_given_as_a_value_as_in_chats() -> None:
+    with open_platform() as platform:
+        model = platform.models.create("m", project="p", base_model="tabular-mini")
+        platform.training.sft(model, [{"messages": [{"role": "user", "content": "a"}, ANSWER]}]).wait()
+        for given in (model, platform.models.checkpoint(model, 1)):
+            rollout = Rollout(platform.chat, model=given, max_tokens=2, temperature=0.0)
+            answer = platform.chat.complete(model=given, messages="a", max_tokens=2, temperature=0.0)
+            assert rollout.ask("a").message.text == answer.text
+
+
+ANSWER = {"role": "assistant", "content": "b"}

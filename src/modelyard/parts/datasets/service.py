@@ -152,13 +152,14 @@ class Datasets:
     def _side(
         self, artifact: str, places: Sequence[float], held_out: float, wanted: bool, home: tuple[str, str, str]
     ) -> Dataset:
+        began = self._runtime.clock.monotonic()
         with self._runtime.artifacts.open(artifact) as file:
             chosen = (line for line, is_out in zip(file, sides(places, held_out), strict=True) if is_out is wanted)
             stored = self._runtime.artifacts.put(in_chunks(chosen))
         rows = sum(is_out is wanted for is_out in sides(places, held_out))
         entity, project, name = home
         named = f"{name}-{'held-out' if wanted else 'train'}"
-        return keep_version(self._runtime, (entity, project, check_name(named, "name")), stored, rows)
+        return keep_version(self._runtime, (entity, project, check_name(named, "name")), stored, rows, began)
 
     # ---- steps
 

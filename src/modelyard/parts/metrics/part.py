@@ -1,4 +1,4 @@
-"""Figures for Prometheus (`platform.metrics`), and traces for OpenTelemetry (`modelyard.otel`)."""
+"""Figures for Prometheus, the slowest answers (`platform.metrics`), and traces for OpenTelemetry (`modelyard.otel`)."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING
 from modelyard.part import Part
 
 if TYPE_CHECKING:
+    from modelyard.domain.record import Record
     from modelyard.http.route import Route
     from modelyard.parts.metrics.service import Metrics
+    from modelyard.platform.runtime import Runtime
+
+
+def _records() -> "Sequence[Record]":
+    from modelyard.parts.metrics.records import RECORDS
+
+    return RECORDS
 
 
 def _metrics() -> "type[Metrics]":
@@ -22,8 +30,17 @@ def _routes() -> "Sequence[Route]":
     return ROUTES
 
 
+def _upkeep(runtime: "Runtime") -> None:
+    if runtime.cache.meters is not None:
+        from modelyard.parts.metrics.slowest import SlowestHere
+
+        runtime.cache.slot_of(SlowestHere, lambda: SlowestHere(runtime)).store()
+
+
 PART = Part(
     "metrics",
+    records=_records,
     resources={"metrics": _metrics},
     routes={"operations": _routes},
+    upkeep=_upkeep,
 )

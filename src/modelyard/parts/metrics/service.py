@@ -1,21 +1,27 @@
 """`platform.metrics`: figures for Prometheus, of this process and of the records that it shares with others."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobStatus, QueueState
-from modelyard.errors import Forbidden, StoreError
+from modelyard.errors import Forbidden, InvalidInput, StoreError
 from modelyard.lazy import log
 from modelyard.parts.metrics.exposition import MetricFamily, exposition
+from modelyard.parts.metrics.records import KEPT_FOR, SlowAnswer
+from modelyard.parts.metrics.slowest import SlowestHere, slowest_in
 from modelyard.platform.jobs.announced import live_workers
 from modelyard.platform.meters import Meters, TimeHistogram
 from modelyard.platform.operations.readiness import artifacts_reached
 from modelyard.platform.runtime import Runtime
+from modelyard.platform.usage.service import Period, month_of
 from modelyard.protocols import Snapshot
 from modelyard.version import __version__
 
+DAY = timedelta(days=1)
+SHOWN = 10
 MOST_COUNTED = 1000
 """How many jobs of a status are counted, so that a scrape takes as long after years as after a day."""
 
@@ -48,6 +54,34 @@ class Metrics:
         with meters.lock:
             counted = exposition([*_about(self._runtime), *_completions(meters), *_requests(meters), *_losses(meters)])
         return counted + exposition(self._shared())
+
+    def slowest(
+        self,
+        limit: int = SHOWN,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        month: str | None = None,
+        entity: str | None = None,
+    ) -> Sequence[SlowAnswer]:
+        """Return the slowest whole answers of all processes that count, the slowest first.
+
+        The store keeps the 20 slowest of each entity and day, in UTC, for 31 days; `since`, `until` and `month` choose
+        those that ended then. A process that is served adds its own each second, of which the 50 slowest; another adds
+        them when this is called. Raises `InvalidInput`.
+        """
+        if type(limit) is not int or not 1 <= limit <= MOST_COUNTED:
+            raise InvalidInput.at("limit", msg=f"must be a whole number from 1 to {MOST_COUNTED}")
+        if month is not None:
+            if since is not None or until is not None:
+                raise InvalidInput.at("month", msg="leave it out, or since and until")
+            since, until = month_of(month)
+        runtime, now = self._runtime, self._runtime.clock.now()
+        period = Period.of(since, until)
+        first = max(period.since or now - KEPT_FOR, now - KEPT_FOR)
+        last = min(period.until or now + DAY, now + DAY)
+        runtime.cache.slot_of(SlowestHere, lambda: SlowestHere(runtime)).store()
+        return runtime.store.read(lambda snapshot: slowest_in(snapshot, limit, first, last, entity))
 
     def _shared(self) -> list[MetricFamily]:
         runtime, clock = self._runtime, self._runtime.clock

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -16,6 +16,16 @@ from modelyard.platform.platform import Platform
 
 COUNTED = ("requests", "prompt_tokens", "completion_tokens", "cost")
 ALL_COUNTED = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "images", "trained_tokens")
+SLOWEST_COLUMNS = (
+    "seconds",
+    "model",
+    "entity",
+    "project",
+    "prompt_tokens",
+    "completion_tokens",
+    "ended_at",
+    "id",
+)
 BUDGET_COLUMNS = (
     "entity",
     "key_id",
@@ -51,6 +61,14 @@ def _whose(platform: Platform, entity: str, key: str | None, project: str | None
 @click.option("--month", metavar="YYYY-MM", help="Only of this month in UTC.")
 @entity_option
 @click.option("--project", help="Only those of this project.")
+@click.option(
+    "--slowest",
+    is_flag=False,
+    flag_value=10,
+    type=click.IntRange(1, 1000),
+    metavar="[N]",
+    help="List the N slowest answers: 10.",
+)
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV for spreadsheets, with exact costs and all counts.")
 @json_option
 def usage(
@@ -59,13 +77,19 @@ def usage(
     since: str | None,
     until: str | None,
     month: str | None,
+    slowest: int | None,
     as_csv: bool,
     as_json: bool,
     **of: Any,
 ) -> None:
-    """Sum usage and its cost."""
+    """Sum usage and its cost, or list the slowest answers that servers gave within 31 days."""
     if as_csv and as_json:
         raise click.UsageError("give --csv or --json, not both")
+    if slowest is not None:
+        _list_slowest(
+            store, as_json, as_csv or of.pop("project") is not None, slowest, range_of(since, until, month), of
+        )
+        return
     columns = tuple(by.split(","))
     times = range_of(since, until, month)
     with opened(store) as platform:
@@ -74,6 +98,15 @@ def usage(
         click.echo(csv_of(columns, found), nl=False)
     else:
         show_values(as_json, (*columns, *COUNTED), found)
+
+
+def _list_slowest(
+    store: StoreName, as_json: bool, refused: bool, limit: int, times: Mapping[str, Any], of: Mapping[str, Any]
+) -> None:
+    if refused:
+        raise click.UsageError("--slowest takes no --csv and no --project")
+    with opened(store) as platform:
+        show_values(as_json, SLOWEST_COLUMNS, platform.metrics.slowest(limit, **times, **of))
 
 
 def csv_of(by: Sequence[str], sums: Iterable[UsageSum]) -> str:

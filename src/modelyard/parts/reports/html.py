@@ -141,7 +141,7 @@ def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]], 
     shown = [at for at in range(len(columns)) if not rows or any(row[at] != "" for row in rows)]
     columns, rows = [columns[at] for at in shown], [[row[at] for at in shown] for row in rows]
     cards = len(columns) > AS_TABLE
-    head = tag("tr", *(tag("th", name, kind=of) for name, of in columns))
+    head = tag("tr", *(tag("th" if name else "td", name, kind=of) for name, of in columns))
     lines = (tag("tr", *(_cell(*one, cards) for one in zip(row, columns, strict=True))) for row in rows)
     kinds = " ".join(filter(None, ("wide", "cards" if cards else "", kind)))
     return tag("div", tag("table", tag("thead", head), tag("tbody", *lines)), kind=kinds)

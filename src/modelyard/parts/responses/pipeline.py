@@ -21,6 +21,7 @@ from modelyard.platform.chat.backend_stream import CompletionResult, StreamStart
 from modelyard.platform.chat.booked_request import RequestInProgress
 from modelyard.platform.chat.pipeline import CompletionPipeline
 from modelyard.platform.chat.plan import known_plan, make_plan
+from modelyard.platform.owned import unless_deleted
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.booking import CompletionBooking
@@ -175,7 +176,8 @@ class ResponsePipeline(CompletionPipeline):
     def _booking(self, usage: Usage | None) -> CompletionBooking:
         booking = super()._booking(usage)
         if self._stores and self.response.ended:
-            booking.keep = self._store_new if self._queued is None else partial(end_response, self.response)
+            keep = self._store_new if self._queued is None else partial(end_response, self.response)
+            booking.keep = unless_deleted(self.runtime, self.response.entity, self.began, keep)
         return booking
 
     def _store_new(self, tx: Tx) -> None:

@@ -15,6 +15,7 @@ from modelyard.parts.traces.call_query import EVERY_CALL, CallQuery, CallSearch,
 from modelyard.parts.traces.records import CallEnd, Feedback, TracedCall, completion_of, op_of
 from modelyard.platform.lineage import answered_lineage
 from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.owned import unless_deleted
 from modelyard.platform.paging import (
     cursor_at,
     get_or_none,
@@ -118,9 +119,11 @@ class Calls:
         `InvalidInput`, `Forbidden`.
         """
         place = named_place(self._runtime, self._principal, entity, project)
+        began = self._runtime.clock.monotonic()
         items = [_checked(item, at) for at, item in enumerate(batch)]
         for begin in range(0, len(items), AT_ONCE):
-            self._runtime.store.transact(partial(_write, place, items[begin : begin + AT_ONCE]))
+            write = partial(_write, place, items[begin : begin + AT_ONCE])
+            self._runtime.store.transact(unless_deleted(self._runtime, place[0], began, write))
         return len(items)
 
     def new_id(self) -> str:

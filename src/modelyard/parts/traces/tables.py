@@ -18,6 +18,7 @@ from modelyard.formats.json import as_json
 from modelyard.formats.jsonl import in_chunks, read_rows
 from modelyard.parts.traces.records import TracedFile, TracedRow, TracedTable
 from modelyard.platform.artifacts import remove_unless_recorded
+from modelyard.platform.owned import unless_deleted
 from modelyard.platform.paging import get_or_none, named_place
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -62,7 +63,8 @@ class TracedTables:
         Raises `InvalidInput`, `Conflict` if the digest is not `expected`, `Forbidden`.
         """
         place = named_place(self._runtime, self._principal, entity, project)
-        return self._keep(place, self._stored(place, rows), expected)
+        began = self._runtime.clock.monotonic()
+        return self._keep(place, self._stored(place, rows, began), expected, began)
 
     def of_digests(
         self,
@@ -74,7 +76,7 @@ class TracedTables:
     ) -> TracedTable:
         """Store a table of stored rows. Raises `InvalidInput` for an unknown digest, and as `create`."""
         place = named_place(self._runtime, self._principal, entity, project)
-        return self._keep(place, self._known(place, digests), expected)
+        return self._keep(place, self._known(place, digests), expected, self._runtime.clock.monotonic())
 
     def get(self, table: str, *, project: str | None = None, entity: str | None = None) -> TracedTable:
         """Return a table by its digest. Raises `NotFound`, `Forbidden`."""
@@ -117,7 +119,7 @@ class TracedTables:
         found = self._runtime.store.read(lambda snapshot: get_or_none(snapshot, TracedTable, *place, table))
         return self._dataset(place, table).rows or 0 if found is None else found.rows
 
-    def _stored(self, place: Place, rows: Iterable[Any]) -> Iterator[str]:
+    def _stored(self, place: Place, rows: Iterable[Any], began: float) -> Iterator[str]:
         """Store rows, some at a time, and yield their digests."""
         some = dict[str, Any]()
         waiting = list[str]()
@@ -127,12 +129,16 @@ class TracedTables:
             some[one] = row
             waiting.append(one)
             if len(some) >= AT_ONCE:
-                self._runtime.store.transact(partial(_add_rows, place, some))
+                self._add_rows(place, some, began)
                 yield from waiting
                 some, waiting = {}, []
         if some:
-            self._runtime.store.transact(partial(_add_rows, place, some))
+            self._add_rows(place, some, began)
         yield from waiting
+
+    def _add_rows(self, place: Place, rows: dict[str, Any], began: float) -> None:
+        add = partial(_add_rows, place, rows)
+        self._runtime.store.transact(unless_deleted(self._runtime, place[0], began, add))
 
     def _known(self, place: Place, digests: Iterable[str]) -> Iterator[str]:
         for at, one in enumerate(digests):
@@ -140,7 +146,7 @@ class TracedTables:
                 raise InvalidInput.at("row_digests", at, msg="must be the digest of a row that is stored")
             yield one
 
-    def _keep(self, place: Place, digests: Iterator[str], expected: str | None) -> TracedTable:
+    def _keep(self, place: Place, digests: Iterator[str], expected: str | None, began: float) -> TracedTable:
         table, artifacts = TableDigest(), self._runtime.artifacts
 
         def lines() -> Iterator[bytes]:
@@ -153,7 +159,8 @@ class TracedTables:
             if expected not in (None, table.hex()):
                 raise Conflict(f"the digest of the table is {table.hex()}, and not the expected one")
             new = TracedTable(*place, table.hex(), table.rows, stored.name, self._runtime.clock.now())
-            kept = self._runtime.store.transact(partial(_add_once, new))
+            step = unless_deleted(self._runtime, place[0], began, partial(_add_once, new))
+            kept = self._runtime.store.transact(step)
         if kept.artifact != new.artifact:
             artifacts.remove(new.artifact)
         return kept
@@ -207,14 +214,15 @@ class TracedTables:
         `StorageFull`, `Forbidden`.
         """
         place = named_place(self._runtime, self._principal, entity, project)
-        named = bytes_digest(content)
+        began, named = self._runtime.clock.monotonic(), bytes_digest(content)
         if expected not in (None, named):
             raise Conflict(f"the digest of the file is {named}, and not the expected one")
         self._runtime.require_room()
         stored = self._runtime.artifacts.put(iter((content,)))
         new = TracedFile(*place, named, name[:1000], len(content), stored.name, self._runtime.clock.now())
         with remove_unless_recorded(self._runtime.artifacts, stored.name):
-            kept = self._runtime.store.transact(partial(_add_once, new))
+            step = unless_deleted(self._runtime, place[0], began, partial(_add_once, new))
+            kept = self._runtime.store.transact(step)
         if kept.artifact != new.artifact:
             self._runtime.artifacts.remove(new.artifact)
         return kept

@@ -173,9 +173,10 @@ class Collector:
     def _keep(self, suffix: str, rows: Iterator[Example | Preference]) -> Dataset | None:
         for first in rows:
             self._runtime.require_room()
+            began = self._runtime.clock.monotonic()
             stored, count = store_rows(self._runtime.artifacts, DATASETS, chain([first], rows))
             place = self._request.entity, self._request.project, self._request.name + suffix
-            return keep_version(self._runtime, place, stored, count)
+            return keep_version(self._runtime, place, stored, count, began)
         return None
 
     def _rows(self, part: tuple[float, float], left_out: Counter[str]) -> Iterator[Example | Preference]:

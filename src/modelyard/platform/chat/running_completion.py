@@ -17,6 +17,7 @@ from modelyard.lazy import log
 from modelyard.platform.chat import capability_checks as checks
 from modelyard.platform.chat.assembly import ResponseAssembler, check_length
 from modelyard.platform.chat.booked_request import BookedRequest
+from modelyard.platform.owned import unless_deleted
 from modelyard.platform.usage.booking import CompletionBooking
 from modelyard.protocols import ServedModel, Tx
 
@@ -131,7 +132,8 @@ class RunningCompletion(BookedRequest):
         booking = self._booking(completion.usage)
         if self.given.store:
             now = self.runtime.clock.now()
-            booking.keep = _storing(self.given, completion, self.attribution, self.served, now)
+            storing = _storing(self.given, completion, self.attribution, self.served, now)
+            booking.keep = unless_deleted(self.runtime, self.attribution.entity, self.began, storing)
         return booking
 
     def remainder(self) -> CompletionBooking | None:

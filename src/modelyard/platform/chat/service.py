@@ -19,7 +19,7 @@ from modelyard.platform.chat.backend_stream import CompletionResult
 from modelyard.platform.chat.booked_request import RequestInProgress
 from modelyard.platform.chat.pipeline import CompletionPipeline
 from modelyard.platform.chat.plan import known_plan, make_plan
-from modelyard.platform.chat.request import ChatOptions, build_request
+from modelyard.platform.chat.request import ChatOptions, CompletionOptions, build_request
 from modelyard.platform.chat.streams import AnswerStream, AsyncAnswerStream
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.runtime import Runtime
@@ -163,7 +163,7 @@ class Chat:
         attribution = self._principal.own if own else self._principal.attribution(entity, project)
         return CompletionPipeline(self._runtime, self._principal, request, attribution).flow()
 
-    def _named(self, options: ChatOptions) -> ChatOptions:
+    def _named(self, options: CompletionOptions) -> CompletionOptions:
         """Put its name in the place of a model or checkpoint that is given as a value."""
         given = options.get("model")
         if isinstance(given, str) or not isinstance(given, models.Model | models.Checkpoint):

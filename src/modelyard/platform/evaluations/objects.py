@@ -17,6 +17,7 @@ from modelyard.formats.jsonl import read_rows, written_row
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.evaluations.references import Namespace, References, ScopedReader, find_version
 from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.owned import unless_deleted
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, iter_index, named_place, unique_ids
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import ArtifactStore, Snapshot, StoredArtifact, Tx
@@ -74,17 +75,15 @@ class Objects:
         return self._runtime.store.transact(lambda tx: [self._publish(tx, version) for version in versions][-1])
 
     def _keep_with_rows(self, new: ObjectVersion, rows: Iterable[Mapping[str, Any]]) -> ObjectVersion:
+        began = self._runtime.clock.monotonic()
         stored, table = _store_rows(self._runtime.artifacts, rows)
         with remove_unless_recorded(self._runtime.artifacts, stored.name):
-            kept = self._keep(
-                attrs.evolve(
-                    new,
-                    digest=digest({**new.content, "rows": table.hex()}),
-                    rows=table.rows,
-                    rows_artifact=stored.name,
-                    table_digest=table.hex(),
-                )
+            named = digest({**new.content, "rows": table.hex()})
+            whole = attrs.evolve(
+                new, digest=named, rows=table.rows, rows_artifact=stored.name, table_digest=table.hex()
             )
+            step = unless_deleted(self._runtime, new.entity, began, partial(self._publish, new=whole))
+            kept = self._runtime.store.transact(step)
         if kept.id != new.id:
             self._runtime.artifacts.remove(stored.name)
         return kept

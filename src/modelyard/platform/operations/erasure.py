@@ -14,7 +14,7 @@ from modelyard.platform.catalogue.offered_models import trained_offers
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.keys.service import REMEMBERED_SECONDS
 from modelyard.platform.models.service import Models
-from modelyard.platform.owned import artifacts_of, remove_owned
+from modelyard.platform.owned import artifacts_of, mark_deleted, remove_owned
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.presence import presence_of
 from modelyard.protocols import Tx
@@ -29,15 +29,16 @@ def erase_entity(runtime: Runtime, entity: str, keep_ledger: bool = False) -> in
     """Delete every record of `entity` and its files, or all but its ledger. Returns how many records were deleted.
 
     Its keys go first, and nothing is booked of its requests under way here. If it had keys, the rest goes once every
-    process refuses them. Catalogue entries that its models answer are unregistered next. Then aliases are removed, then
-    models, by `Models.delete`, which cancels their jobs. Every step can be repeated after a crash. Raises `StoreError`
-    if the store has records of a part that is not open.
+    process refuses them; texts of what began before then are stored by none. Catalogue entries that its models answer
+    are unregistered next. Then aliases are removed, then models, by `Models.delete`, which cancels their jobs. Every
+    step can be repeated after a crash. Raises `StoreError` if the store has records of a part that is not open.
     """
     runtime.require_every_part()
     host = Principal("host", entity, Scope(None))
     removed = sum(_erase_all(runtime, declaration_of(cls), entity) for cls in (ApiKey, BrowserSession))
     if removed:
         runtime.clock.sleep(REMEMBERED_SECONDS + _ON_ITS_WAY)
+    runtime.store.transact(lambda tx: mark_deleted(tx, entity, runtime.clock.now()))
     _cut_requests(runtime, entity)
     _withdraw(runtime, host)
     models = Models(runtime, host)

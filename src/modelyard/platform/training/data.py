@@ -31,6 +31,7 @@ from modelyard.part import Part
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.catalogue.service import offered
 from modelyard.platform.chat.capability_checks import modality_of
+from modelyard.platform.owned import unless_deleted
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import ArtifactStore, Snapshot, StoredArtifact, Tx
 
@@ -236,15 +237,19 @@ def add_version(tx: Tx, requested: Dataset) -> Dataset:
     return dataset
 
 
-def keep_version(runtime: Runtime, place: tuple[str, str, str], stored: StoredArtifact, rows: int) -> Dataset:
+def keep_version(
+    runtime: Runtime, place: tuple[str, str, str], stored: StoredArtifact, rows: int, began: float
+) -> Dataset:
     """Make stored rows the next version of the named dataset, or find the version that has them; else they are removed.
-    Raises `InvalidInput` for no rows."""
+    Raises `InvalidInput` for no rows, `Unauthenticated` if the entity was deleted since this time (`unless_deleted`).
+    """
     with remove_unless_recorded(runtime.artifacts, stored.name):
         check_not_empty(rows)
         requested = Dataset(
             runtime.ids(), *place, 0, stored.name, rows, stored.size, stored.digest, runtime.clock.now()
         )
-        dataset = runtime.store.transact(lambda tx: add_version(tx, requested))
+        step = unless_deleted(runtime, place[0], began, partial(add_version, requested=requested))
+        dataset = runtime.store.transact(step)
     if dataset.id != requested.id:
         runtime.artifacts.remove(stored.name)
     return dataset

@@ -57,7 +57,7 @@ class Rollout:
         return self._base.asking(messages, self._base.sampling, self._base.max_tokens)
 
     def _build(self, messages: tuple[Message, ...], options: Mapping[str, Any]) -> CompletionRequest:
-        keywords = cast("CompletionOptions", {**options, "messages": messages, "n": 1})
+        keywords = self._chat._named(cast("CompletionOptions", {**options, "messages": messages, "n": 1}))
         return build_request(keywords, streamed=False, details=True)
 
     def _keep(self, turn: tuple[Message, ...], choice: Choice) -> Choice:

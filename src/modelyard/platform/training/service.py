@@ -200,9 +200,9 @@ class Training(Extended, TrainingMembers):
         Raises `InvalidInput`, `Forbidden`, `StorageFull`."""
         self._runtime.require_room()
         entity, project = named_place(self._runtime, self._principal, entity, project)
-        name = check_name(name, "name")
+        name, began = check_name(name, "name"), self._runtime.clock.monotonic()
         stored, rows = self._keep(DATASETS, data)
-        return keep_version(self._runtime, (entity, project, name), stored, rows)
+        return keep_version(self._runtime, (entity, project, name), stored, rows, began)
 
     # ---- reading and cancelling
 

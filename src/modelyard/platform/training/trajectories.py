@@ -20,7 +20,7 @@ KEPT = "trajectories"
 
 @attrs.frozen
 class ShownTrajectory:
-    """One trajectory in short: its group, counted from 0, its reward, the last question and the last answer."""
+    """One trajectory in short: its group, counted from 0, its reward, what came before its last answer, and that."""
 
     group: int
     reward: float
@@ -88,7 +88,14 @@ def _reward(one: Trajectory | ShownTrajectory) -> float:
 
 def _short(group: int, one: Trajectory) -> ShownTrajectory:
     items = one.histories[0].items if one.histories else ()
-    asked = [item.text for item in items if not isinstance(item, SampledChoice)]
-    answered = [item.message.text for item in items if isinstance(item, SampledChoice)]
+    answers = [at for at, item in enumerate(items) if isinstance(item, SampledChoice)]
+    turns = [item.message if isinstance(item, SampledChoice) else item for item in items]
+    asked = turns[: answers[-1]] if answers else turns
+    words = (
+        "\n".join(f"{turn.role}: {turn.text}" for turn in asked)
+        if len(asked) > 1
+        else "".join(turn.text for turn in asked)
+    )
+    answered = turns[answers[-1]].text[:LONGEST] if answers else ""
     logs = tuple(line[:LONGEST] for line in one.logs[:SHOWN])
-    return ShownTrajectory(group, one.reward, "".join(asked[-1:])[:LONGEST], "".join(answered[-1:])[:LONGEST], logs)
+    return ShownTrajectory(group, one.reward, words[-LONGEST:], answered, logs)

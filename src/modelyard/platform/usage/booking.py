@@ -11,7 +11,7 @@ from modelyard.domain import events
 from modelyard.domain.identity import check_name
 from modelyard.domain.record import KEY
 from modelyard.domain.usage import Admission, Budget, BudgetPeriod, LedgerEntry
-from modelyard.errors import InvalidInput, RecordConflict, RecordNotFound, StoreClosed, StoreError
+from modelyard.errors import InvalidInput, RecordConflict, RecordNotFound, StoreClosed, StoreError, Unauthenticated
 from modelyard.flow import AsyncDriver, Driver, Transact
 from modelyard.lazy import log
 from modelyard.platform.runtime import Booking, Runtime
@@ -136,7 +136,8 @@ def book(tx: Tx, entry: LedgerEntry, keep: Callable[[Tx], object] | None = None)
     except RecordConflict:
         return False
     if keep is not None:
-        keep(tx)
+        with suppress(Unauthenticated):  # its entity was deleted meanwhile
+            keep(tx)
     return True
 
 

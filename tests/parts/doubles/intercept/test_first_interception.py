@@ -33,3 +33,55 @@ def test_faults_jobs_and_other_routes_are_not_loaded(client: str) -> None:
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert set(ran.stdout.split()) <= NEEDED
+
+
+UNUSED = """
+import sys
+from modelyard import ScriptedBackend, open_platform
+from modelyard.testing import intercept
+
+with open_platform(backend=ScriptedBackend(["hello"], models=["m"])) as platform, intercept(platform):
+    assert not {{"httpx", "httpx2", "urllib3", "aiohttp"}} & sys.modules.keys()
+    import {client}
+    answer = {client}.post(
+        "https://api.openai.com/v1/chat/completions",
+        json={{"model": "m", "messages": [{{"role": "user", "content": "x"}}]}},
+        headers={{"authorization": "Bearer sk-any"}},
+    )
+    assert answer.json()["choices"][0]["message"]["content"] == "hello"
+    others = {{"httpx", "httpx2", "aiohttp"}} - {{"{client}"}}
+    assert not others & sys.modules.keys()
+assert not [finder for finder in sys.meta_path if type(finder).__module__.startswith("modelyard")]
+"""
+
+
+@pytest.mark.parametrize("client", ["httpx", "httpx2", "requests"])
+def test_libraries_are_intercepted_when_they_are_imported_and_not_loaded_before(client: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", UNUSED.format(client=client)], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+AIOHTTP = """
+import asyncio, sys, threading
+from modelyard import ScriptedBackend, open_platform
+from modelyard.testing import intercept
+
+async def ask():
+    import aiohttp
+    async with aiohttp.ClientSession() as session:
+        body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+        headers = {"authorization": "Bearer sk-any"}
+        async with session.post("http://api.openai.com/v1/chat/completions", json=body, headers=headers) as answer:
+            return (await answer.json())["choices"][0]["message"]["content"]
+
+for _ in range(2):
+    with open_platform(backend=ScriptedBackend(["hello"], models=["m"])) as platform, intercept(platform):
+        assert asyncio.run(ask()) == "hello"
+"""
+
+
+def test_a_library_that_was_imported_in_one_block_is_intercepted_in_the_next() -> None:
+    ran = subprocess.run([sys.executable, "-c", AIOHTTP], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")

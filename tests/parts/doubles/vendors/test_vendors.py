@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each_case
 from modelyard import EchoBackend, Platform, Settings, open_platform
 from modelyard.errors import InvalidInput
 from modelyard.parts.doubles.vendors import anthropic as anthropic_rules
@@ -239,7 +240,7 @@ CASES: Any = [
         for n, (b, *e) in OF_MESSAGES.items()
     ),
 ]
-each_case = pytest.mark.parametrize(("path", "body", "error"), CASES)
+each_refusal = each_case(("path", "body", "error"), CASES)
 
 
 @pytest.fixture
@@ -255,8 +256,8 @@ def asked(platform: Platform, path: str, body: Any, key: str | None = None) -> h
         return client.post(path, json={"model": "m", **body}, headers=headers)
 
 
-@each_case
-@pytest.mark.parametrize("stream", [False, True])
+@each_refusal
+@each_case("stream", [False, True])
 def test_a_vendor_refuses_with_its_own_error(strict: Platform, path: str, body: Any, error: Any, stream: bool) -> None:
     answer = asked(strict, path, {**body, "stream": stream})
     assert (answer.status_code, answer.json()) == (400, error)
@@ -264,7 +265,7 @@ def test_a_vendor_refuses_with_its_own_error(strict: Platform, path: str, body: 
     assert not list(strict.usage.list())
 
 
-@each_case
+@each_refusal
 def test_so_it_does_on_an_event_loop(strict: Platform, path: str, body: Any, error: Any) -> None:
     headers = {"authorization": f"Bearer {strict.keys.create().secret}"}
 
@@ -285,13 +286,13 @@ def test_so_does_a_server(strict: Platform) -> None:
         assert client.post(CHAT, json={"model": "m", "messages": [ASK]}).status_code == 200
 
 
-@each_case
+@each_refusal
 def test_who_calls_is_asked_first(strict: Platform, path: str, body: Any, error: Any) -> None:
     assert asked(strict, path, body, key="wrong").status_code == 401
 
 
-@each_case
-@pytest.mark.parametrize("lenient", ["settings", "vllm"])
+@each_refusal
+@each_case("lenient", ["settings", "vllm"])
 def test_leniency_is_a_choice(path: str, body: Any, error: Any, lenient: str) -> None:
     with open_platform(backend=EchoBackend(["m"]), settings=Settings(strict_conversations=False)) as platform:
         watch_requests(platform, "vllm" if lenient == "vllm" else None)

@@ -75,6 +75,7 @@ class _Form:
 def upload_file(call: RouteCall) -> Response:
     """Upload a file, as a form with the fields `file` and `purpose`."""
     key, place = idempotency_key(call), attribution(call.headers, call.principal)
+    began = call.platform.clock.monotonic()
     boundary, form = boundary_of(call.headers.text(b"content-type")), _Form()
     assert boundary is not None, "the media type was checked"
     with problems_at("body"), ExitStack() as unless_kept:
@@ -97,6 +98,7 @@ def upload_file(call: RouteCall) -> Response:
                 entity=place.entity,
                 project=place.project or None,
                 expires_after=expires_after,
+                began=began,
             )
 
         if key is None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import FOR_EVER, Order
@@ -13,6 +13,7 @@ from modelyard.parts.batches.files.joined import open_joined
 from modelyard.parts.batches.files.records import UPLOADED_FOR, StoredFile
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.owned import unless_deleted
 from modelyard.platform.paging import (
     cursor_at,
     get_or_none,
@@ -55,8 +56,10 @@ class Files:
         `InvalidInput`, `Forbidden`, `StorageFull`.
         """
         self._runtime.require_room()
+        began = self._runtime.clock.monotonic()
         stored = self._runtime.artifacts.put(_chunks(data))
-        return self.keep(filename, stored, purpose=purpose, project=project, entity=entity, expires_after=expires_after)
+        where: Any = {"project": project, "entity": entity}
+        return self.keep(filename, stored, purpose=purpose, expires_after=expires_after, began=began, **where)
 
     def keep(
         self,
@@ -67,8 +70,10 @@ class Files:
         project: str | None = None,
         entity: str | None = None,
         expires_after: timedelta | None = None,
+        began: float | None = None,
     ) -> StoredFile:
-        """Keep an artifact as a file, which then owns it. If this raises, it is removed. Raises as `create`."""
+        """Keep an artifact as a file, which then owns it. If this raises, it is removed. Raises as `create`, and
+        `Unauthenticated` if the entity was deleted since it `began` to come, by the monotonic clock."""
         with remove_unless_recorded(self._runtime.artifacts, stored.name):
             entity, project = named_place(self._runtime, self._principal, entity, project)
             _check(filename, purpose, stored.size, expires_after)
@@ -78,7 +83,9 @@ class Files:
             place = (self._runtime.ids(), entity, project)
             file = StoredFile(*place, filename, purpose, stored.size, now, expires_at, parts)
             gone: list[StoredFile] = []
-            self._runtime.store.transact(lambda tx: _add(tx, file, gone))
+            began = self._runtime.clock.monotonic() if began is None else began
+            add = partial(_add, file=file, gone=gone)
+            self._runtime.store.transact(unless_deleted(self._runtime, entity, began, add))
         for old in gone:
             self._remove_parts(old)
         return file

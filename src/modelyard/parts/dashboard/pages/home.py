@@ -9,7 +9,6 @@ from modelyard.domain.events import CALLER_LEFT
 from modelyard.domain.job import JobStatus, JobSummary
 from modelyard.domain.models import Model
 from modelyard.domain.promotion import Alias
-from modelyard.domain.usage import LedgerEntry
 from modelyard.parts.dashboard.pages.jobs import running_line, subject
 from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, money, verdict_chip, when
 from modelyard.parts.reports.html import Html, chip, facts, joined, section, shortened, table, tag
@@ -26,6 +25,8 @@ LOOKED_AT = 200
 def home(view: View) -> HtmlPage:
     newest = list(islice(view.platform.jobs.list(order="desc"), LOOKED_AT))
     running = list(islice(view.platform.jobs.list(status=JobStatus.RUNNING), MOST))
+    if not newest and not running and _is_new(view):
+        return HtmlPage("Home", joined([_first_steps(), _answers(view), _health(view)]), live=True)
     parts = [
         _running(view, running),
         _queue(view, [job for job in newest if job.status is JobStatus.QUEUED]),
@@ -33,9 +34,28 @@ def home(view: View) -> HtmlPage:
         _production(view),
         _spent(view),
         _answers(view),
+        _slowest(view),
         _health(view),
     ]
     return HtmlPage("Home", joined(parts), live=True)
+
+
+def _is_new(view: View) -> bool:
+    return not view.platform.models.list().page(1).items and not view.platform.usage.total()[0].requests
+
+
+def _first_steps() -> Html:
+    """Say how to begin where nothing was done yet, each step as a command to copy."""
+    steps = (
+        ("Ask a model.", 'modelyard ask echo "Good morning"'),
+        ("Make a key for an application, and serve it.", "modelyard keys create --entity acme && modelyard serve"),
+        ("Train, evaluate and promote a small model, in the folder quickstart.", "modelyard quickstart"),
+    )
+    shown = (
+        joined([tag("p", f"{at}. {words}"), tag("pre", tag("code", line))]) for at, (words, line) in enumerate(steps, 1)
+    )
+    more = "For another store than yard.db in their folder, add --store. `modelyard docs` lists what to read next."
+    return section("Begin here", *shown, tag("p", more, kind="quiet"))
 
 
 def _running(view: View, jobs: Sequence[JobSummary]) -> Html:
@@ -105,7 +125,6 @@ def _answers(view: View) -> Html:
     with meters.lock:
         models = [*meters.models.values()]
         statuses = sum((Counter(meter.requests) for meter in models), Counter[int]())
-        slowest = meters.slowest
         counts = [sum(bucket) for bucket in zip(*(meter.seconds.counts for meter in models), strict=True)]
     ended = statuses.total()
     failed = sum(count for status, count in statuses.items() if status >= 400 and status != CALLER_LEFT)
@@ -118,23 +137,26 @@ def _answers(view: View) -> Html:
         ("95 % within", _within(counts, 0.95)),
     ]
     words = "Answers of the process that shows this page, since it began to count; /metrics of each process has more."
-    return section("Answers", facts(pairs), _slowest(slowest), tag("p", words, kind="quiet"))
+    return section("Answers", facts(pairs), tag("p", words, kind="quiet"))
 
 
-def _slowest(slowest: Sequence[tuple[float, LedgerEntry]]) -> Html:
-    columns = [("slowest", "number"), ("model", ""), ("project", ""), ("tokens", "number"), ("at", ""), ("id", "")]
+def _slowest(view: View) -> Html:
+    """Show the slowest answers of a day, of all processes."""
+    metrics = getattr(view.platform, "metrics", None) if view.host else None
+    slowest = metrics.slowest(MOST // 2, since=view.now - timedelta(days=1)) if metrics is not None else ()
+    columns = [("took", "number"), ("model", ""), ("project", ""), ("tokens", "number"), ("at", ""), ("id", "")]
     lines = [
         (
-            f"{seconds:.3g} s",
-            entry.model,
-            f"{entry.entity}/{entry.project}",
-            f"{count_text(entry.prompt_tokens)} + {count_text(entry.completion_tokens)}",
-            when(entry.created_at),
-            shortened(id_text(entry.id), entry.id),
+            f"{one.seconds:.3g} s",
+            one.model,
+            f"{one.entity}/{one.project}",
+            f"{count_text(one.prompt_tokens)} + {count_text(one.completion_tokens)}",
+            when(one.ended_at),
+            shortened(id_text(one.id), one.id),
         )
-        for seconds, entry in slowest
+        for one in slowest
     ]
-    return table(columns, lines) if lines else Html("")
+    return section("Slowest answers of 24 hours", table(columns, lines)) if lines else Html("")
 
 
 def _within(counts: Sequence[int], part: float) -> str:

@@ -1,6 +1,6 @@
 """Jobs: all of them, and one with its live curves."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from modelyard.domain.job import JobKind, JobStatus, JobSummary
@@ -50,30 +50,55 @@ _OF_ROUNDS = ("reward", "held_out", "checkpoint", "zero_variance_groups", "faile
 
 def listed(view: View) -> HtmlPage:
     status = JobStatus(view.query["status"]) if view.query.get("status") in [*JobStatus] else None
-    query, jobs = view.query.get("q", ""), view.platform.jobs.list(order="desc", status=status)
-    page = Page(_searched(view, jobs, query), False) if query else jobs.page(PAGE, view.query.get("after"))
+    query, kind = view.query.get("q", ""), view.query.get("kind", "")
+    jobs = view.platform.jobs.list(order="desc", status=status)
+    page = (
+        jobs.page(PAGE, view.query.get("after"))
+        if not query + kind
+        else Page(_searched(view, jobs, query, kind), False)
+    )
     known = view.platform.annotations.of(job.id if job.kind in TRAINING_KINDS else job.subject for job in page)
-    chosen = [view.link("all", "jobs", kind="") if status else tag("b", "all")]
-    chosen += [tag("b", one) if one is status else view.link(one, "jobs", status=one) for one in JobStatus]
-    filters = tag("p", *(part for one in chosen for part in (one, " ")), kind="filters")
     columns = [(name, "brief") for name in ("job", "works on", "status", "progress", "created")]
     columns.append(("took", "number brief"))
     lines = [_line(view, job, known.get(job.id) or known.get(job.subject)) for job in page]
-    nothing = empty("No job found.") if query else _nothing(status)
+    nothing = empty("No job found.") if query + kind else _nothing(status)
     shown = table([*columns, ("message", "text"), ("tags", "")], lines) if lines else nothing
     more = view.link("Older jobs", "jobs", status=status, after=page.items[-1].id) if page.has_more else ""
-    content = joined([_search(view, query), filters, shown, tag("p", more)])
+    content = joined([_search(view, query, kind, status), _filters(view, kind, status), shown, tag("p", more)])
     return HtmlPage("Jobs", content, live=not view.query.get("after"))
 
 
-def _search(view: View, query: str) -> Html:
+def _filters(view: View, kind: str, status: JobStatus | None) -> Html:
+    """Choose a status, and a kind of those that the newest jobs have."""
+    kinds = sorted({job.kind for job in islice(view.platform.jobs.list(order="desc"), SEARCHED)} | {kind} - {""})
+    states = _choices(view, [*JobStatus], status or "", lambda one: {"status": one, "kind": kind})
+    if len(kinds) < 2:
+        return states
+    return joined([states, _choices(view, kinds, kind, lambda one: {"status": status, "kind": one})])
+
+
+def _choices(view: View, known: Iterable[str], chosen: str, query: Callable[[str], Mapping[str, object]]) -> Html:
+    links = [
+        tag("b", one or "all") if one == chosen else view.link(one or "all", "jobs", **query(one))
+        for one in ("", *known)
+    ]
+    return tag("p", *(part for link in links for part in (link, " ")), kind="filters")
+
+
+def _search(view: View, query: str, kind: str, status: JobStatus | None) -> Html:
     words = "tag, note, model or message"
     field = tag("input", type="search", name="q", value=query, placeholder=words, size=28, aria_label="Search jobs")
-    return tag("form", field, tag("button", "Search"), method="get", action=view.url("jobs"), role="search")
+    kept = [
+        tag("input", type="hidden", name=name, value=one) for name, one in (("kind", kind), ("status", status)) if one
+    ]
+    return tag("form", field, *kept, tag("button", "Search"), method="get", action=view.url("jobs"), role="search")
 
 
-def _searched(view: View, jobs: Iterable[JobSummary], query: str) -> tuple[JobSummary, ...]:
-    wanted = query.casefold()
+def _searched(view: View, jobs: Iterable[JobSummary], query: str, kind: str) -> tuple[JobSummary, ...]:
+    wanted, newest = query.casefold(), islice(jobs, SEARCHED)
+    of_kind = (job for job in newest if job.kind == (kind or job.kind))
+    if not query:
+        return tuple(islice(of_kind, PAGE))
     known = annotated(view, AnnotatedKind.JOB, query) | annotated(view, AnnotatedKind.RUN, query)
     models = islice(view.platform.models.list(order="desc"), SEARCHED)
     named = {one.id for one in models if wanted in f"{one.project}/{one.name}".casefold()}
@@ -82,7 +107,7 @@ def _searched(view: View, jobs: Iterable[JobSummary], query: str) -> tuple[JobSu
         said = f"{job.kind} {job.error_message or ''}".casefold()
         return job.id in known or job.subject in known or job.subject in named or wanted in said
 
-    return tuple(islice(filter(fits, islice(jobs, SEARCHED)), PAGE))
+    return tuple(islice(filter(fits, of_kind), PAGE))
 
 
 def _nothing(status: JobStatus | None) -> Html:
@@ -277,7 +302,8 @@ def trajectories(found: TrajectorySummary | None) -> Html:
     if found is None:
         return Html("")
     flat = found.zero_variance
-    text = f"{count_text(found.groups)} groups; in {count_text(flat)} of them every reward is the same"
+    groups = "1 group" if found.groups == 1 else f"{count_text(found.groups)} groups"
+    text = f"{groups}; in {count_text(flat)} of them every reward is the same"
     mark = joined([" ", chip("nothing to learn", "worse")]) if flat else ""
     numbers = ", ".join(map(str, found.zero_variance_groups))
     more = "" if len(found.zero_variance_groups) == flat else " and others"
@@ -295,7 +321,7 @@ def _trajectory(name: str, one: ShownTrajectory, found: TrajectorySummary, said:
     group = joined([one.group, " ", flat])
     logs = ["\n".join(one.logs)] if said else []
     which = chip(name, "better" if name == "best" else "")
-    return (which, f"{one.reward:.4g}", group, one.asked, one.answered, *logs)
+    return (which, f"{one.reward:.4g}", group, tag("pre", one.asked), tag("pre", one.answered), *logs)
 
 
 def _events(view: View, job_id: str) -> Html:

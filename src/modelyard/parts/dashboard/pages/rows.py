@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 import attrs
@@ -45,17 +45,18 @@ class Filter:
     field: str
     value: str
     row: str
+    trial: str
     baseline: str
     before: Rows | None
 
     @classmethod
     def of(cls, view: View) -> "Filter":
         """Read the address. Raises `NotFound` if there is no such baseline."""
-        show, text, field, value, row, baseline = (
-            view.query.get(name, "") for name in ("show", "q", "field", "value", "row", "baseline")
+        show, text, field, value, row, trial, baseline = (
+            view.query.get(name, "") for name in ("show", "q", "field", "value", "row", "trial", "baseline")
         )
         before = view.platform.evaluations.result(baseline).rows if baseline else None
-        return cls(show, text, field, value, row, baseline, before)
+        return cls(show, text, field, value, row, trial, baseline, before)
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -63,6 +64,8 @@ class Filter:
 
     def keeps(self, row: RowResult) -> bool:
         if self.field and self.value and _short(row.row.get(self.field)) != self.value:
+            return False
+        if self.trial and self.trial != str(row.trial):
             return False
         if self.text and self.text.lower() not in f"{dict(row.row)} {row.output}".lower():
             return False
@@ -76,7 +79,8 @@ def rows(view: View) -> HtmlPage:
     start = whole_number(wanted.row, "row") if wanted.row else start
     every = view.platform.evaluations.result(run.id).rows
     found, after = _page(every, wanted, start, skip)
-    shown = [_row(view, run, row, wanted) for row in found]
+    several = any(row.trial for row in found)
+    shown = [_row(view, run, [*those], wanted, several) for _, those in groupby(found, lambda row: row.index)]
     content = [
         tag("p", view.link("To the report", "runs", run.id)),
         _filters(view, run, every, wanted),
@@ -85,7 +89,8 @@ def rows(view: View) -> HtmlPage:
         "" if shown else empty("No row fits." if after is None else f"None of the next {SCANNED} rows fits."),
         "" if after is None else tag("p", view.link("Further rows", "runs", run.id, "rows", **wanted.query, **after)),
     ]
-    return HtmlPage(f"Rows of {model_text(run)} on {ref_text(run.evaluation)}", joined(content))
+    further = f", from row {found[0].index}" if found and (start or skip) and not wanted.row else ""
+    return HtmlPage(f"Rows of {model_text(run)} on {ref_text(run.evaluation)}{further}", joined(content))
 
 
 def _page(every: Rows, wanted: Filter, start: int, skip: int) -> tuple[Sequence[RowResult], Mapping[str, int] | None]:
@@ -185,15 +190,24 @@ def _mean(those: Sequence[RowResult]) -> str:
 # ---- one row -----------------------------------------------------------------------------------------------------
 
 
-def _row(view: View, run: EvaluationRun, row: RowResult, wanted: Filter) -> Html:
-    name, before = f"row-{row.index}-{row.trial}", _counterpart(row, wanted.before)
-    link = view.link(f"Row {row.index}", "runs", run.id, "rows", row=row.index, baseline=wanted.baseline)
-    head = tag("h2", link, f", trial {row.trial}" if row.trial else "")
+def _row(view: View, run: EvaluationRun, trials: Sequence[RowResult], wanted: Filter, several: bool) -> Html:
+    """Show what was asked once, and what each trial answered."""
+    first = trials[0]
+    link = view.link(f"Row {first.index}", "runs", run.id, "rows", row=first.index, baseline=wanted.baseline)
+    asked = facts((key, _text(value)) for key, value in first.row.items())
+    answers = (_trial(view, run, row, wanted, several) for row in trials)
+    return tag("article", tag("h2", link), asked, *answers, id=f"row-{first.index}-{first.trial}")
+
+
+def _trial(view: View, run: EvaluationRun, row: RowResult, wanted: Filter, several: bool) -> Html:
+    before = _counterpart(row, wanted.before)
+    at = {"row": row.index, "trial": row.trial, "baseline": wanted.baseline}
+    head = tag("h3", view.link(f"Trial {row.trial}", "runs", run.id, "rows", **at)) if several else ""
     verdict = [
         chip(row.outcome.replace("_", " ")),
         *(chip(f"{key} {_value(value)}") for key, value in row.scores.items()),
     ]
-    pairs: list[tuple[str, object]] = [(key, _text(value)) for key, value in row.row.items()]
+    pairs: list[tuple[str, object]] = []
     if before is None:
         pairs.append(("output", _text(row.output)))
     else:
@@ -207,7 +221,7 @@ def _row(view: View, run: EvaluationRun, row: RowResult, wanted: Filter) -> Html
     pairs += [(f"{scorer} says", _text(words)) for scorer, words in row.comments.items()]
     if used := [*_used(row)]:
         pairs.append(("used", " · ".join(used)))
-    return tag("article", head, tag("p", *(part for one in verdict for part in (one, " "))), facts(pairs), id=name)
+    return joined([head, tag("p", *(part for one in verdict for part in (one, " "))), facts(pairs)])
 
 
 def _used(row: RowResult) -> Iterator[str]:

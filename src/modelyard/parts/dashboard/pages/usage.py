@@ -21,13 +21,18 @@ def usage(view: View) -> HtmlPage:
     total = view.platform.usage.total
     if not total(since=since)[0].requests:
         return HtmlPage("Usage", joined([empty(f"Nothing was used in the last {DAYS} days."), _budgets(view)]))
-    parts = [_by_day(total(("day",), since=since), [f"{since + timedelta(days=at):%Y-%m-%d}" for at in range(DAYS)])]
-    for name in ("model", "key", "project", *(["entity"] if view.host else [])):
-        sums = sorted(total((name,), since=since), key=lambda one: one.cost, reverse=True)
-        parts.append(section(f"By {name}", _sums(view, name, sums[:MOST])))
+    groups = ("day", "model", "key", "project", *(["entity"] if view.host else []))
+    by = next((one for one in groups if one == view.query.get("by")), "day")
+    sums = total((by,), since=since)
+    links = (tag("b", f"by {one}") if one == by else view.link(f"by {one}", "usage", by=one) for one in groups)
+    chosen = tag("p", *(part for link in links for part in (link, " ")), kind="filters")
+    if by == "day":
+        shown = _by_day(sums, [f"{since + timedelta(days=at):%Y-%m-%d}" for at in range(DAYS)])
+    else:
+        shown = _sums(view, by, sorted(sums, key=lambda one: one.cost, reverse=True)[:MOST])
     return HtmlPage(
         "Usage",
-        joined([tag("p", f"The last {DAYS} days, in UTC.", kind="quiet"), _budgets(view), *parts, _ledger(view)]),
+        joined([_budgets(view), section(f"The last {DAYS} days, in UTC", chosen, shown), _ledger(view)]),
     )
 
 
@@ -39,7 +44,7 @@ def _by_day(sums: Sequence[UsageSum], days: Sequence[str]) -> Html:
         for day in reversed(days)
         if (one := by_day.get(day)) is not None
     ]
-    return section("By day", table([("day", ""), ("cost", ""), ("requests", "number"), ("tokens", "number")], lines))
+    return table([("day", ""), ("cost", ""), ("requests", "number"), ("tokens", "number")], lines)
 
 
 def _sums(view: View, name: str, sums: Sequence[UsageSum]) -> Html:

@@ -37,11 +37,10 @@ def _timeout(connection: Any) -> Any:
 
 
 @contextmanager
-def http_client_intercepted(*libraries: ModuleType) -> Iterator[None]:
-    """Replace `connect` of the connections in these modules, and what begins each of their requests."""
-    plain = http.client.HTTPConnection
-    kinds = [kind for library in libraries for kind in (library.HTTPConnection, library.HTTPSConnection)]
-    connects, putrequest = {kind: kind.connect for kind in kinds}, plain.putrequest
+def _connects_intercepted(library: ModuleType) -> Iterator[None]:
+    """Replace `connect` of the connections in this module."""
+    kinds = library.HTTPConnection, library.HTTPSConnection
+    connects = {kind: kind.connect for kind in kinds}
 
     def connecting(connect: Any) -> Any:
         def connected(self: Any) -> None:
@@ -54,6 +53,21 @@ def http_client_intercepted(*libraries: ModuleType) -> Iterator[None]:
 
         return connected
 
+    for kind, connect in connects.items():
+        kind.connect = connecting(connect)
+    try:
+        yield
+    finally:
+        for kind, connect in connects.items():
+            kind.connect = connect
+
+
+@contextmanager
+def http_client_intercepted() -> Iterator[None]:
+    """Replace how the connections of http.client connect, and what begins each of their requests."""
+    plain = http.client.HTTPConnection
+    putrequest = plain.putrequest
+
     def begin(self: Any, method: str, url: str, *args: Any, **options: Any) -> None:
         target = _LAST.target = _target(self, url)
         if target is not None:
@@ -62,19 +76,16 @@ def http_client_intercepted(*libraries: ModuleType) -> Iterator[None]:
             self.sock = WireSocket(target, _timeout(self))
         putrequest(self, method, url, *args, **options)
 
-    for kind, connect in connects.items():
-        kind.connect = connecting(connect)
     plain.putrequest = begin  # type: ignore[method-assign]
     try:
-        yield
+        with _connects_intercepted(http.client):
+            yield
     finally:
         plain.putrequest = putrequest  # type: ignore[method-assign]
-        for kind, connect in connects.items():
-            kind.connect = connect
 
 
 @contextmanager
-def urllib3_intercepted(urllib3: ModuleType) -> Iterator[None]:
+def urllib3_intercepted(urllib3: ModuleType, connection: ModuleType) -> Iterator[None]:
     """Let pools tell their connections which host they are for, and pauses before retries take no real time."""
     pool, retry = urllib3.HTTPConnectionPool, urllib3.Retry
     make_request, sleep = pool._make_request, retry.sleep
@@ -93,7 +104,8 @@ def urllib3_intercepted(urllib3: ModuleType) -> Iterator[None]:
 
     pool._make_request, retry.sleep = request, pause
     try:
-        yield
+        with _connects_intercepted(connection):
+            yield
     finally:
         pool._make_request, retry.sleep = make_request, sleep
 

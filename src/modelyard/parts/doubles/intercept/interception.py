@@ -1,13 +1,11 @@
 """Answer the requests of an application's own clients to real hosts: `with intercept(platform,
 hosts=["api.openai.com"]):`."""
 
-import http.client
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from modelyard.parts.doubles.clients.retries import PAUSE, WITH_PAUSE
@@ -16,6 +14,7 @@ from modelyard.parts.doubles.intercept.connections import (
     http_client_intercepted,
     urllib3_intercepted,
 )
+from modelyard.parts.doubles.intercept.on_import import OnImport
 from modelyard.parts.doubles.intercept.target import TARGETS, HostTarget
 from modelyard.parts.doubles.intercept.transports import httpx_intercepted, unhurried
 from modelyard.platform.platform import Platform
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from modelyard.parts.doubles.faults.faults import Faults
 
 HOSTS = ("api.openai.com",)
+LIBRARIES = frozenset({"httpx", "httpx2", "urllib3", "aiohttp"})
 
 
 @contextmanager
@@ -47,40 +47,54 @@ def intercept(platform: Platform, hosts: Iterable[str] = HOSTS, *, faults: "Faul
 
 
 class _Hooks:
-    """The replaced parts of the libraries while at least one block runs. Blocks may overlap, also in threads."""
+    """The replaced parts of the libraries while at least one block runs. Blocks may overlap, also in threads.
+
+    A library that the program has not imported is replaced when it does.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._blocks, self._replaced = 0, ExitStack()
+        self._done: set[str] = set()
         self._unhurried: set[str] = set()
+        self._on_import = OnImport(LIBRARIES, self._replace)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         with self._lock:
             if not self._blocks:
-                self._replace()
+                self._replaced.enter_context(http_client_intercepted())
+                sys.meta_path.insert(0, self._on_import)
             self._blocks += 1
         try:
+            for library in LIBRARIES & sys.modules.keys():
+                import_module(library)  # another thread may have begun to import it
+                self._replace(library)
             yield
         finally:
             with self._lock:
                 self._blocks -= 1
                 if not self._blocks:
+                    sys.meta_path.remove(self._on_import)
+                    self._done.clear()
                     self._unhurried.clear()
                     self._replaced.close()
 
-    def _replace(self) -> None:
-        for library, name in (("httpx", "HttpxTransport"), ("httpx2", "Httpx2Transport")):
-            if find_spec(library) is not None:
-                transport = getattr(import_module(f"modelyard.parts.doubles.clients.{library}"), name)
-                self._replaced.enter_context(httpx_intercepted(import_module(library), transport, self._replace_pauses))
-        connections = [http.client]
-        if find_spec("urllib3") is not None:
-            self._replaced.enter_context(urllib3_intercepted(import_module("urllib3")))
-            connections.append(import_module("urllib3.connection"))
-        self._replaced.enter_context(http_client_intercepted(*connections))
-        if find_spec("aiohttp") is not None:
-            self._replaced.enter_context(aiohttp_intercepted(import_module("aiohttp")))
+    def _replace(self, library: str) -> None:
+        replaced = self._interception(library)  # it imports, which no thread may do that holds the lock
+        with self._lock:
+            if self._blocks and library not in self._done:
+                self._done.add(library)
+                self._replaced.enter_context(replaced)
+
+    def _interception(self, library: str) -> AbstractContextManager[None]:
+        if library == "urllib3":
+            return urllib3_intercepted(import_module("urllib3"), import_module("urllib3.connection"))
+        if library == "aiohttp":
+            return aiohttp_intercepted(import_module("aiohttp"))
+        transports = import_module(f"modelyard.parts.doubles.clients.{library}")
+        transport = getattr(transports, f"{library.capitalize()}Transport")
+        return httpx_intercepted(import_module(library), transport, self._replace_pauses)
 
     def _replace_pauses(self) -> None:
         """Replace the pauses of clients that the application has imported: they are slow to load."""

@@ -1,0 +1,56 @@
+"""Runs as a data frame, with pandas and without."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from modelyard import open_platform
+from modelyard.errors import InvalidInput, MissingExtra, NotFound
+
+ROWS = [{"prompt": f"say {at}", "expected": f"say {at}" if at else ""} for at in range(4)]
+pandas = pytest.importorskip("pandas")
+
+
+def test_each_run_is_a_line_with_its_scores() -> None:
+    with open_platform(project="p") as platform:
+        runs = platform.evaluations
+        plain = runs.run("quiz", "echo", ROWS, "exact_match")
+        short = runs.run("quiz", "echo", ROWS, ["token_f1", "exact_match"], trials=2, prompt="say {prompt}")
+        frame = runs.to_pandas([short, plain.run, plain.run.id])
+        assert list(frame.index) == [short.run.id, plain.run.id, plain.run.id]
+        assert list(frame["trials"]) == [8, 4, 4]
+        assert frame["exact_match"].iloc[1] == plain.run.summary["mean"] == 0.75  # type: ignore[index]
+        assert frame["token_f1"].isna().tolist() == [False, True, True]
+        assert frame["prompt"].iloc[0] == "say {prompt}"
+        assert str(frame["started_at"].dtype).startswith("datetime64")
+        assert list(runs.to_pandas(runs.runs.list())["model"]) == ["echo", "echo"]
+        assert runs.to_pandas([]).empty
+
+
+@pytest.mark.parametrize("wrong", ["a", 5, None])
+def test_one_run_is_refused(wrong: Any) -> None:
+    with open_platform(project="p") as platform:
+        with pytest.raises(InvalidInput):
+            platform.evaluations.to_pandas(wrong)
+        with pytest.raises(NotFound):
+            platform.evaluations.to_pandas(["no-such-run"])
+
+
+def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with open_platform() as platform, pytest.raises(MissingExtra, match="pandas"):
+        platform.evaluations.to_pandas([])
+
+
+@pytest.mark.slow
+def test_pandas_is_loaded_by_no_other_call() -> None:
+    program = (
+        "import sys\nfrom modelyard import open_platform\n"
+        "with open_platform(project='p') as p:\n"
+        "    p.evaluations.run('quiz', 'echo', [{'prompt': 'a', 'expected': 'a'}], 'exact_match')\n"
+        "    p.evaluations.runs.list()._repr_html_()\n    p.evaluations.to_pandas\n"
+        "assert 'pandas' not in sys.modules"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,103 @@
+"""What pages tell: where to begin, one table of usage, jobs of a kind, a row's trials, a whole conversation."""
+
+import re
+from html import escape
+from typing import Any
+
+import pytest
+
+from modelyard import Rollout, ScriptedBackend, Trajectory, gather, open_platform
+from modelyard.domain.identity import host
+from modelyard.http.message import Request
+from modelyard.parts.dashboard.app import Dashboard
+from modelyard.platform.platform import Platform
+
+ROWS = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ok"}]}]
+
+
+def page(platform: Platform, path: str = "", query: str = "") -> str:
+    dashboard = Dashboard(platform, reader=host())
+    body: Any = dashboard.handle(Request("GET", f"/dashboard/{path}", query, [("host", "127.0.0.1")], iter([b""]))).body
+    return (body if isinstance(body, bytes) else b"".join(body)).decode()
+
+
+def test_an_empty_store_says_how_to_begin_until_something_was_done() -> None:
+    with open_platform() as platform:
+        first = page(platform)
+        assert first.count("<pre><code>modelyard ") == 3
+        assert "No job is running" not in first
+        platform.chat.complete(model="echo", messages="x")
+        assert "Begin here" not in page(platform)
+
+
+def test_usage_is_one_table_by_what_is_chosen() -> None:
+    with open_platform() as platform:
+        platform.chat.complete(model="echo", messages="x", entity="acme", project="support")
+        assert "Begin here" not in page(platform)
+        for by, shown in (("", platform.clock.now().strftime("%Y-%m-%d")), ("by=model", "echo"), ("by=entity", "acme")):
+            found = page(platform, "usage", by)
+            table, *others = re.findall("<table.*?</table>", found, re.DOTALL)
+            assert shown in table
+            assert len(others) == 1, "the ledger"
+        assert page(platform, "usage", "by=nothing") == page(platform, "usage")
+
+
+def test_jobs_are_chosen_by_kind_and_status() -> None:
+    with open_platform() as platform:
+        model = platform.models.create("m", project="p", base_model="tabular-mini")
+        platform.training.sft(model, ROWS).wait()
+        platform.evaluations.run("quiz", "echo", [{"prompt": "a", "expected": "a"}], "exact_match", project="p")
+        names = {kind: re.findall(r">(sft|evaluate) <small", page(platform, "jobs", kind)) for kind in _KINDS}
+        assert names == _KINDS
+        assert "kind=sft" in page(platform, "jobs", "kind=sft&status=queued")
+        assert 'name="kind" value="sft"' in page(platform, "jobs", "kind=sft")
+
+
+_KINDS = {
+    "": ["evaluate", "sft"],
+    "kind=sft": ["sft"],
+    "kind=evaluate": ["evaluate"],
+    "kind=sft&status=succeeded": ["sft"],
+    "kind=sft&status=failed": [],
+    "kind=rl": [],
+    "kind=sft&q=p/m": ["sft"],
+    "kind=evaluate&q=p/m": [],
+}
+
+
+def test_what_a_row_asked_is_shown_once_and_each_trial_has_its_address() -> None:
+    rows = [{"prompt": f"question {at}", "expected": "a"} for at in range(2)]
+    with open_platform(backend=ScriptedBackend(lambda _: "an answer", models=["m"])) as platform:
+        run = platform.evaluations.run("quiz", "m", rows, "exact_match", project="p", trials=3).run
+        found = page(platform, f"runs/{run.id}/rows")
+        assert found.count("<pre>question 1</pre>") == 1
+        assert re.findall(">Row ([0-9]+)<", found) == ["0", "1"]
+        assert re.findall(">Trial ([0-9]+)<", found) == ["0", "1", "2"] * 2
+        addresses = re.findall(r'href="[^"]*rows\?([^"]*)">(?:Row|Trial) ', found)
+        assert len(set(addresses)) == 8
+        one = page(platform, f"runs/{run.id}/rows", "row=1&trial=2")
+        assert re.findall(">Trial ([0-9]+)<", one) == ["2"]
+        assert ", from row" not in found
+        assert ", from row 1</h1>" in page(platform, f"runs/{run.id}/rows", "from=1")
+
+
+@pytest.mark.parametrize("turns", [1, 2], ids=["one turn", "several"])
+def test_a_trajectory_shows_every_turn_before_its_answer(turns: int) -> None:
+    with open_platform() as platform:
+        model = platform.models.create("m", project="p", base_model="tabular-mini")
+
+        def attempt(seed: int) -> Trajectory:
+            rollout = Rollout(platform.chat, model=model, max_tokens=5, seed=seed)
+            answers = [rollout.ask(words).message.text for words in ("one", "three")[:turns]]
+            said.append(answers[0])
+            return rollout.trajectory(reward=len(said))
+
+        said: list[str] = []
+        job = platform.training.rl(model, [gather(attempt, range(2))])
+        job.wait()
+        found = page(platform, f"jobs/{job.id}")
+    assert "1 group;" in found
+    assert said
+    asked = ["one"] if turns == 1 else [f"user: one\nassistant: {words}\nuser: three" for words in said]
+    for words in asked:
+        assert f"<pre>{escape(words)}</pre>" in found
