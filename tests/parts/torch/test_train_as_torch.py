@@ -1,8 +1,7 @@
 """Training gives the losses, gradients and weights of a plain loop of torch: transformers' model, peft's adapter,
-torch's AdamW and schedule. The pretrained model is tried if $MODELYARD_REAL_MODEL names its folder.
+torch's AdamW and schedule.
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,6 @@ from modelyard.parts.torch.training.options import LocalSFTConfig
 from modelyard.parts.torch.training.trainer import LocalTrainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # peft's
-
-REAL = os.environ.get("MODELYARD_REAL_MODEL")
 
 FAMILIES: list[tuple[str, dict[str, Any]]] = [
     ("llama", GROUPED),
@@ -132,10 +129,3 @@ def check_adapter(folder: Path, rate: float) -> None:
 def test_an_adapter_is_trained_as_by_peft_and_torch(tmp_path: Path) -> None:
     folder, _ = build_family(micro(), tmp_path, "llama", GROUPED)
     check_adapter(folder, 1e-3)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(REAL is None, reason="MODELYARD_REAL_MODEL names no folder of a pretrained model")
-def test_the_pretrained_model_is_trained_as_by_peft_and_torch() -> None:
-    assert REAL is not None
-    check_adapter(Path(REAL), 1e-4)
