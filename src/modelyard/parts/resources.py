@@ -20,6 +20,9 @@ from modelyard.parts.tinker.service import TrainingRuns
 from modelyard.parts.torch.exports.imported import ImportAdapter
 from modelyard.parts.torch.exports.service import ExportModel, PushModel
 from modelyard.parts.torch.service import AddBaseModel, ListBaseModels
+from modelyard.parts.torch.training.options import DPOKeywords as DPOKeywords
+from modelyard.parts.torch.training.options import RLKeywords as RLKeywords
+from modelyard.parts.torch.training.options import SFTKeywords as SFTKeywords
 from modelyard.parts.traces.service import Traces
 from modelyard.parts.traffic.service import Traffic
 from modelyard.parts.uploads.service import Uploads
