@@ -92,6 +92,10 @@ class DefaultEngine(Protocol):
         """Return the folder of a base model, if it has one."""
         ...
 
+    def source_of(self, base_model: str) -> Mapping[str, str]:
+        """Return the `hub_id` and the `revision` of a base model of a hub."""
+        ...
+
     def prepare(self) -> Sequence[str]:
         """Set up what must be set before anything is loaded; return the modules that jobs load slowly."""
         ...
@@ -114,8 +118,7 @@ class JobCluster(Protocol):
         ...
 
     def executor(self, factory: str, arguments: Sequence[str], python: str, log: str) -> "Executor":
-        """Return what runs jobs there: `factory` and its `arguments` open the platform, with this `python`. Their logs
-        have the form `log`, "text" or "json"."""
+        """Return what runs jobs there, for which `factory` opens the platform; their logs are "text" or "json"."""
         ...
 
 
@@ -187,10 +190,9 @@ class Part:
 
     `engine` is what answers and trains by default, besides the echo and the tabular models; it gets the store, or None
     if that is new. `stores`, `artifacts` and `clusters` open what has an address with this scheme, as in "s3"; each
-    comes with an example. `trained` prepares what is recorded at the end of a training job; the names of
-    its artifacts are added to the list that it gets. `row_formats` makes a format of rows that a host gives read other
-    forms, too. `trajectories` reads trajectories in a form of its own, besides
-    the usual one: with `trained=True`, it refuses those of which it cannot tell what is trained.
+    comes with an example. `trained` prepares what is recorded at the end of a training job, and adds the names of its
+    artifacts to the list that it gets. `row_formats` makes a host's format of rows read other forms. `trajectories`
+    reads another form of them; with `trained=True`, it refuses those of which it cannot tell what is trained.
 
     `on_event` is called in the transaction in which something happens, with what has happened: the `Job` or the
     `EvaluationRun` that has ended, the `Promotion` that has moved an alias, the `Budget` of which it is time to warn.

@@ -18,7 +18,12 @@ from modelyard.parts.retention.service import KeepEvents, KeepLedger, KeepRuns, 
 from modelyard.parts.shares.service import Shares
 from modelyard.parts.sweeps.service import StartSweep, Sweeps
 from modelyard.parts.tinker.service import TrainingRuns
+from modelyard.parts.torch.exports.imported import ImportAdapter
+from modelyard.parts.torch.exports.service import ExportModel, PushModel
 from modelyard.parts.torch.service import AddBaseModel, ListBaseModels
+from modelyard.parts.torch.training.options import DPOKeywords as DPOKeywords
+from modelyard.parts.torch.training.options import RLKeywords as RLKeywords
+from modelyard.parts.torch.training.options import SFTKeywords as SFTKeywords
 from modelyard.parts.traces.service import Traces
 from modelyard.parts.traffic.service import Traffic
 from modelyard.parts.uploads.service import Uploads
@@ -63,6 +68,12 @@ class StandardResources:
     """Offer a causal language model in a local folder, and train on it."""
     base_models: ListBaseModels
     """List the base models in local folders."""
+    export_model: ExportModel
+    """Write a checkpoint where others load it: as an adapter, merged, or as a GGUF file."""
+    push_model: PushModel
+    """Send a checkpoint to a hub."""
+    import_adapter: ImportAdapter
+    """Add an adapter that peft saved to a model."""
 
 
 class CompatResources:

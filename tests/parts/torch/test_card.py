@@ -40,7 +40,8 @@ from modelyard.parts.torch.network import Network
 from modelyard.parts.torch.records import Tuning
 from modelyard.parts.torch.serving.batching_engine import Engine
 from modelyard.parts.torch.serving.grammar import Grammars
-from modelyard.parts.torch.serving.model_pool import Room, usual_device
+from modelyard.parts.torch.serving.model_pool import usual_device
+from modelyard.parts.torch.serving.room import Room
 from modelyard.parts.torch.serving.sequence import Sequence as Answer
 from modelyard.parts.torch.tokenizer import ChatTokenizer
 from modelyard.parts.torch.training.memory_plan import free_memory

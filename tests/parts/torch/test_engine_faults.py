@@ -257,7 +257,7 @@ def test_when_even_the_cache_is_lost_all_fail_and_the_next_is_answered(
         engine.submit(one)
     engine.wait(wanted[0], 2)
     with monkeypatch.context() as patch:
-        patch.setattr(engine.rows.cache, "copy", lambda *_: 1 / 0)
+        patch.setattr(engine.rows.cache, "swap", lambda *_: 1 / 0)
         engine.cancel(wanted[1])
     assert [type(one.failure) for one in (wanted[0], wanted[2])] == [BackendError, BackendError]
     assert {one.state for one in wanted} == {SequenceState.ENDED}

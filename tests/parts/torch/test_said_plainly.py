@@ -12,7 +12,7 @@ from modelyard.domain.completion import ResponseFormat, ResponseType, Tool, Tool
 from modelyard.errors import InvalidInput, JobFailed
 from modelyard.parts.contracts.backend import deltas_of, request_for
 from modelyard.parts.torch.serving.backend import LocalBackend
-from modelyard.parts.torch.serving.model_pool import Room
+from modelyard.parts.torch.serving.room import Room
 
 FAULTS: list[tuple[Mapping[str, Any], str, str]] = [
     ({"not": {}}, "not", "cannot be kept by this engine; leave it out, or use a simpler schema"),

@@ -26,7 +26,7 @@ from modelyard.parts.torch.network import FULL_FILE
 from modelyard.parts.torch.serving import loaded_model as loaded
 from modelyard.parts.torch.serving import model_pool as networks
 from modelyard.parts.torch.serving.backend import LocalBackend
-from modelyard.parts.torch.serving.model_pool import Room
+from modelyard.parts.torch.serving.room import Room
 from modelyard.protocols import ServedModel
 
 Weights = dict[str, torch.Tensor]

@@ -15,7 +15,7 @@ from modelyard import open_platform
 from modelyard.parts.doubles.clients.server import served
 from modelyard.parts.torch.serving.backend import LocalBackend
 from modelyard.parts.torch.serving.batching_engine import Engine
-from modelyard.parts.torch.serving.model_pool import Room
+from modelyard.parts.torch.serving.room import Room
 from modelyard.parts.torch.serving.sequence import SequenceState
 from modelyard.protocols import ServedModel
 

@@ -1,5 +1,9 @@
 """How many threads torch computes on while a model that is served in process answers."""
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +12,7 @@ import torch
 
 from modelyard import open_platform
 from modelyard.parts.torch import records as base_model
+from modelyard.parts.torch import torch_import
 from modelyard.parts.torch.serving.batching_engine import Engine
 
 
@@ -73,3 +78,35 @@ def test_a_number_that_the_host_has_set_stays(folder: Path, threads: int, used: 
     torch.set_num_threads(3)
     answer(folder)
     assert set(used) == {3}
+
+
+PROGRAM = """
+import os
+from modelyard.parts.torch.torch_import import load_torch
+before = dict(os.environ)
+load_torch()
+import torch
+assert dict(os.environ) == before
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("chosen", "policy"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_threads_sleep_while_they_wait_unless_the_host_has_chosen(chosen: dict[str, str], policy: str) -> None:
+    """The library of threads says itself what it was told; the environment is as it was."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**environment, **chosen, "OMP_DISPLAY_ENV": "TRUE"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.findall(r"OMP_WAIT_POLICY\s*=\s*'(\w+)'", ran.stderr) == [policy]
+
+
+def test_a_torch_that_is_loaded_already_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setattr(torch_import, "import_module", lambda name: pytest.fail(f"{name} is imported again"))
+    torch_import.load_torch()
+    assert "OMP_WAIT_POLICY" not in os.environ

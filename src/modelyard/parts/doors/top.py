@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from modelyard.parts.embeddings.similarity import SemanticSimilarity
     from modelyard.parts.scripted.backend import ScriptedBackend
     from modelyard.parts.server.wsgi import wsgi_app
     from modelyard.parts.torch.records import Tuning
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from modelyard.parts.upstream.models import offer
 
 HOMES = {
+    "parts.embeddings.similarity": ("SemanticSimilarity",),
     "parts.upstream.fallback": ("Fallback",),
     "parts.scripted.backend": ("ScriptedBackend",),
     "parts.upstream.backend": ("UpstreamBackend",),
@@ -22,6 +24,7 @@ HOMES = {
 __all__: list[str] = [
     "Fallback",
     "ScriptedBackend",
+    "SemanticSimilarity",
     "Tuning",
     "UpstreamBackend",
     "offer",

@@ -17,7 +17,7 @@ from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.training.data import check_rows, own
 from modelyard.platform.training.handle import JobHandle
-from modelyard.platform.training.methods import METHODS, resolved
+from modelyard.platform.training.methods import resolved
 from modelyard.platform.training.service import Training, check_options
 from modelyard.platform.training.submission import add_job, new_job
 from modelyard.protocols import Snapshot, Tx
@@ -44,15 +44,15 @@ def submit_groups(
     """Queue an RL job on groups of episodes, and other groups among them. The same groups requested again are the same
     job. Raises `Conflict` for a group that is trained by another job, and for one that is open and not rewarded."""
     runtime, principal = training._runtime, training._principal
-    method = METHODS[JobKind.RL]
-    check_options(method.kind, method.options, options)
+    method, target = training.method(JobKind.RL, model)
+    check_options(method.kind, method.options, options, method.config)
     ids = [one.id for one in data if getattr(one, "is_episode_group", False)]
     if len(set(ids)) < len(ids):
         raise InvalidInput.at("data", msg="has a group twice; a group is trained once")
     known = runtime.store.read(lambda snapshot: _known(snapshot, ids))
     if known is not None:
         return JobHandle(runtime, principal, known.id)
-    request = training._request(method, model, resolved(method.config, options), idempotency_key, needs)
+    request = training._request(method, target, resolved(method.config, options), idempotency_key, needs)
     while True:
         read = runtime.store.read(lambda snapshot: _read(snapshot, training, ids, request.model))
         rows = [read[one.id][1] if getattr(one, "is_episode_group", False) else one for one in data]

@@ -108,6 +108,18 @@ def _about(runtime: Runtime) -> Iterator[MetricFamily]:
     yield _gauge("completions_running", "Completions under way in this process.", len(runtime.cache.running))
     retries = getattr(runtime.backend, "retries", 0)
     yield _counter("upstream_retries", "Attempts at other servers that were made again.", [({}, retries)])
+    yield from _prefixes(runtime)
+
+
+def _prefixes(runtime: Runtime) -> Iterator[MetricFamily]:
+    """Yield what local models that are loaded know of earlier prompts."""
+    known: dict[str, tuple[int, int]] = {}
+    for one in (*runtime.engines, runtime.backend):
+        known |= getattr(one, "prefix_counts", dict)()
+    words = "Tokens of prompts that a local model did not read again.", "Answers that it forgot, for want of memory."
+    for place, name in enumerate(("prefix_tokens", "prefixes_evicted")):
+        if known:
+            yield _counter(name, words[place], [({"model": model}, counts[place]) for model, counts in known.items()])
 
 
 def _completions(meters: Meters) -> Iterator[MetricFamily]:

@@ -1,5 +1,6 @@
 """The commands that serve over HTTP."""
 
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -40,6 +41,10 @@ ROOT_HELP = "The path below which a proxy serves this, and which it takes off."
 PROXY_HELP = (
     "Believe the X-Forwarded headers of this address or network: Prefix, For and Proto.  [default: this machine's]"
 )
+CACHE_HELP = (
+    "What each local model may take for the conversations that it keeps, such as 512MiB or 4GiB.  [default: 1GiB]"
+)
+_UNITS = {"MiB": 2**20, "GiB": 2**30}
 _KNOWN = {interface.name: interface for interface in Interface}
 
 
@@ -51,6 +56,15 @@ def _checked(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
             raise click.BadParameter(str(error)) from None
 
     return check
+
+
+def _size(context: click.Context, option: click.Parameter, given: str | None) -> int | None:
+    if given is None:
+        return None
+    found = re.fullmatch(r"([0-9]{1,6})(MiB|GiB)", given)
+    if found is None or not int(found[1]):
+        raise click.BadParameter(f"{given!r} is not a size such as 512MiB or 4GiB")
+    return int(found[1]) * _UNITS[found[2]]
 
 
 def _interfaces(context: click.Context, option: click.Parameter, given: str) -> tuple[Interface, ...]:
@@ -95,6 +109,7 @@ def _interfaces(context: click.Context, option: click.Parameter, given: str) -> 
     default=HEAD_SECONDS,
     help=f"How long the head of a request may take.  [default: {HEAD_SECONDS:g}]",
 )
+@click.option("--cache-memory", metavar="SIZE", callback=_size, help=CACHE_HELP)
 @log_option
 def serve(
     store: StoreName,
@@ -112,6 +127,7 @@ def serve(
     proxies: tuple[str, ...],
     grace: float,
     head_timeout: float,
+    cache_memory: int | None,
     log: str,
 ) -> None:
     """Serve the platform over HTTP until interrupted.
@@ -127,6 +143,8 @@ def serve(
         try_artifacts(platform)
         for model in models:
             offer_named(platform, model)
+        if cache_memory is not None:
+            platform.base_models.give_memory(cache_memory)
         log_to_terminal(log)
         if named_factory() is None and anonymous is None and not patiently(platform.keys.list):
             click.echo(

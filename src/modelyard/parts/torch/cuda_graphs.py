@@ -1,7 +1,8 @@
 """Decoding by replaying recorded passes (CUDA graphs): replaying is faster than launching a thousand kernels.
 
 A recording reads and writes fixed addresses. So a pass is recorded for a number of rows and of visible keys, on inputs
-that stay at their addresses, and is replayed for fewer of both: rows of padding write to rows that are not running.
+that stay at their addresses, and is replayed for fewer of both: rows of padding write to the last place of rows that
+are not running.
 """
 
 import logging
@@ -102,7 +103,11 @@ class RecordedDecoding:
         keys = min(_rounded(max(FEWEST_KEYS, max(places) + 1)), self._cache.length)
         rows = max(len(tokens), min(_rounded(len(tokens)), most))
         adapters = rows if len(set(slots)) > 1 else min(1, slots[0])
-        padded = [[*values, *[0] * (rows - len(values))] for values in (tokens, places, slots)]
+        unused = (0, self._cache.length - 1, 0)  # no sequence that ends keeps the last place of a row
+        padded = [
+            [*values, *[filled] * (rows - len(values))]
+            for values, filled in zip((tokens, places, slots), unused, strict=True)
+        ]
         self._inputs[:, :rows] = torch.tensor(padded)
         recording = self._recording(_Shape(rows, keys, adapters))
         if recording is None:

@@ -12,8 +12,8 @@ from modelyard.domain.completion import SAMPLING_PARAMETERS, TEMPLATE
 from modelyard.errors import ModelNotFound
 from modelyard.parts.torch import model_folder, pooling
 from modelyard.parts.torch import records as base_model
+from modelyard.parts.torch.training import options
 from modelyard.protocols import Capabilities
-from modelyard.trainers import methods
 
 
 class LocalOffer:
@@ -37,8 +37,8 @@ class LocalOffer:
             self._entries = ()
 
     def methods(self, id: str) -> Collection[str]:
-        """Return the training methods for a base model: none for one that is not in the list."""
-        return methods.LEARNER_METHODS if any(base.id == id for base in self._base_models) else ()
+        """Return the training methods for a base model: none for an encoder, or one that is not in the list."""
+        return options.CONFIGS if any(base.id == id and not base.encodes for base in self._base_models) else ()
 
     def base_model(self, id: str) -> "base_model.BaseModel":
         """Return the base model of this id. Raises `ModelNotFound`."""
@@ -50,6 +50,8 @@ class LocalOffer:
 
 def capabilities(base: "base_model.BaseModel") -> Capabilities:
     """Return the capabilities of a base model: those of its chat template and of what is installed."""
+    if base.encodes:
+        return Capabilities(completions=False, embedding_size=pooling.sentence_size(base.path))
     effort, marks = model_folder.takes_reasoning_effort(base.path), model_folder.writes_reasoning(base.path)
     return _capabilities(base.tool_format, effort, effort or marks, pooling.embedding_size(base.path))
 

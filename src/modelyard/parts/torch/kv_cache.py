@@ -5,6 +5,7 @@ are always the first ones, so that a step works on views and copies nothing.
 """
 
 import math
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -20,9 +21,9 @@ layer, or None if the model's own mask is right."""
 
 
 class RowCache(Cache):
-    """`rows` x `length` tokens, in memory for `most` rows (by default these) at a fixed address.
+    """`rows` x `length` tokens, in memory for `most` tokens (by default these) at a fixed address.
 
-    `resize` changes the layout.
+    A processor's memory is taken when a token is first written there. `resize` changes the layout.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class RowCache(Cache):
         self._windows = windows(config)
         count = (rows * length if most is None else most) * self._heads * self._size
         layers = range(config.num_hidden_layers)
-        self._memory = [[torch.zeros(count, dtype=dtype, device=device) for _ in layers] for _ in ("keys", "values")]
+        self._memory = [[_reserved(count, dtype, device) for _ in layers] for _ in ("keys", "values")]
         self.keys: list[Tensor]
         self.values: list[Tensor]
         self.keys, self.values = self._laid_out(rows, length)
@@ -98,9 +99,17 @@ class RowCache(Cache):
         for tensor in (*self.keys, *self.values):
             tensor[target, :, :tokens] = tensor[source, :, :tokens]
 
-    def clear(self, row: int) -> None:
+    def swap(self, row: int, tokens: int, other: int, other_tokens: int) -> None:
+        """Exchange the first tokens of two rows; needs memory for a copy of one layer of the first row."""
         for tensor in (*self.keys, *self.values):
-            tensor[row].zero_()
+            moved = tensor[row, :, :tokens].clone()
+            tensor[row, :, :other_tokens] = tensor[other, :, :other_tokens]
+            tensor[other, :, :tokens] = moved
+
+    def clear(self, row: int, first: int = 0) -> None:
+        """Set the row to 0 from token `first` on."""
+        for tensor in (*self.keys, *self.values):
+            tensor[row, :, first:].zero_()
 
     def resize(self, rows: int, length: int, kept: int) -> None:
         """Change the layout to this many rows of this length, keeping the first `kept` rows as far as they fit.
@@ -122,6 +131,20 @@ class RowCache(Cache):
         shape = (rows, self._heads, length, self._size)
         laid_out = [[memory[: math.prod(shape)].view(shape) for memory in memories] for memories in self._memory]
         return laid_out[0], laid_out[1]
+
+
+def _reserved(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return zeros, in a processor's memory pages of which none is taken before it is written.
+
+    Raises MemoryError or `torch.OutOfMemoryError`.
+    """
+    if device.type != "cpu" or not count or not hasattr(mmap, "MAP_PRIVATE"):
+        return torch.zeros(count, dtype=dtype, device=device)
+    try:
+        pages = mmap.mmap(-1, count * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as fault:
+        raise MemoryError(f"{count * dtype.itemsize} bytes for keys and values: {fault}") from None
+    return torch.frombuffer(pages, dtype=dtype)
 
 
 def _causal(positions: Tensor, seen: int, window: int | None, dtype: torch.dtype) -> Tensor:

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from modelyard.parts.torch.model_config import CONFIG, check_config, context_len
 from modelyard.parts.torch.pooling import POOLING
 from modelyard.parts.torch.reasoning import CLOSING
 from modelyard.parts.torch.records import BaseModel, Tuning
+from modelyard.parts.torch.sentence_folder import MODULES, SENTENCES, SETTINGS, is_sentence_encoder, read_settings
 from modelyard.parts.torch.tool_calls import format_of
 
 TOKENIZER, TEMPLATE = "tokenizer.json", "chat_template.jinja"
@@ -102,19 +103,42 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
     folder = Path(path)
     if not folder.is_dir():
         raise InvalidInput.at("path", msg=f"{folder} is not a folder; give one with a model in the transformers format")
+    config = _json(folder, CONFIG)
+    if is_sentence_encoder(config):
+        return _read_encoder(folder, config, progress)
     config, template = check_small_files(folder)
     form = format_of(template)
+    more = sorted(str(path.relative_to(folder)) for path in (folder / MORE_TEMPLATES).glob("*.jinja"))
+    names = (*_OPTIONAL, *more)
+    tools = "" if form is None else form.name
+    return _described(folder, config, context_length(config), tools, names, progress)
+
+
+def _read_encoder(folder: Path, config: Mapping[str, Any], progress: Progress | None) -> BaseFolder:
+    _json(folder, TOKENIZER)
+    settings = read_settings(folder, config)
+    names = (*_OPTIONAL, MODULES, SENTENCES, SETTINGS)
+    return _described(folder, config, settings.longest, "", names, progress)
+
+
+def _described(
+    folder: Path,
+    config: Mapping[str, Any],
+    context_length: int,
+    tool_format: str,
+    optional: Iterable[str],
+    progress: Progress | None,
+) -> BaseFolder:
     weights = _weight_files(folder)
     shapes = [shape for name in weights for shape in _shapes(folder / name)]
-    more = sorted(str(path.relative_to(folder)) for path in (folder / MORE_TEMPLATES).glob("*.jinja"))
-    names = [CONFIG, TOKENIZER, *(name for name in _OPTIONAL if (folder / name).is_file()), *more, *weights]
+    names = [CONFIG, TOKENIZER, *(name for name in optional if (folder / name).is_file()), *weights]
     return BaseFolder(
         path=str(folder.resolve()),
         architecture=config["architectures"][0],
-        context_length=context_length(config),
+        context_length=context_length,
         vocabulary_size=vocabulary_size(config),
         parameters=sum(math.prod(shape) for _, shape in shapes),
-        tool_format="" if form is None else form.name,
+        tool_format=tool_format,
         dtypes=frozenset(dtype for dtype, _ in shapes),
         files=_digests(folder, sorted(names), progress),
     )

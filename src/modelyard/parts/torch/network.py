@@ -16,6 +16,7 @@ from modelyard.parts.torch.hf_cache import JointCache, cache_name
 from modelyard.parts.torch.kv_cache import Mask, suits
 from modelyard.parts.torch.loading import LOADING, with_shared_weights
 from modelyard.parts.torch.lora import LoraLinear
+from modelyard.parts.torch.mapped_weights import page_out
 from modelyard.parts.torch.model_config import context_length
 from modelyard.parts.torch.network_checks import WayChecks, narrowed, out_of_memory, tried
 
@@ -174,7 +175,9 @@ class Network:
         for module in self.model.modules():
             widens = type(module) is nn.Linear and module.out_features > module.in_features
             if widens and module.weight is not embeddings:
-                module.weight.data = module.weight.data.T.contiguous().T
+                before = module.weight.data
+                module.weight.data = before.T.contiguous().T
+                page_out(before)
 
     def hidden(self, ids: Tensor, positions: Tensor, mask: Mask, cache: Any) -> Tensor:
         """Return the hidden states of new tokens (rows x tokens) at these positions.

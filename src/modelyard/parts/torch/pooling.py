@@ -14,6 +14,7 @@ from typing import Any
 
 from modelyard.errors import InvalidInput
 from modelyard.parts.torch.model_config import CONFIG, language_model
+from modelyard.parts.torch.sentence_folder import read_settings
 
 POOLING = "1_Pooling/config.json"
 _LARGEST = 2**16
@@ -52,6 +53,15 @@ def embedding_size(path: str) -> int:
         return 0
     found = next((sizes[name] for name in _SIZES if name in sizes), 0)
     return found if type(found) is int and found > 0 else 0
+
+
+@lru_cache
+def sentence_size(path: str) -> int:
+    """Return how many numbers an embedding of a sentence encoder has: 0 if its folder is gone."""
+    try:
+        return read_settings(Path(path), _object(Path(path) / CONFIG)).size
+    except (InvalidInput, KeyError):
+        return 0
 
 
 def _object(path: Path) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ class Tuning(StrEnum):
 
 @attrs.frozen
 class BaseModel:
-    """A causal language model in the folder `path`.
+    """A causal language model or a sentence encoder in the folder `path`.
 
     Lengths are in tokens, `prices` as in `Pricing.texts`. `tool_format` names the format in which it writes tool calls,
     "" for none (`formats.tool_calls`). `digests` holds the SHA-256 digest in hex of every file that serving and
@@ -51,10 +51,19 @@ class BaseModel:
         """Whether it is faster on one thread than on several that wait for each other."""
         return self.parameters <= SMALL
 
+    @property
+    def encodes(self) -> bool:
+        """Whether it is a sentence encoder, which makes embeddings and nothing else."""
+        return not self.architecture.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
+
     def entry(
         self, parameters: tuple[SamplingParameter, ...], features: tuple[Feature, ...], outputs: tuple[str, ...]
     ) -> CatalogueEntry:
-        """Make its catalogue entry, for a backend that supports these parameters, features and output modalities."""
+        """Make its catalogue entry, for a backend that supports these parameters, features and output modalities.
+
+        Tokens of a prompt that are known cost as much as others, unless they have a price.
+        """
+        known = {"input_cache_read": self.prices["prompt"]} if "prompt" in self.prices else {}
         return CatalogueEntry(
             id=self.id,
             hub_id=self.source.get("hub_id", self.id),
@@ -63,7 +72,7 @@ class BaseModel:
             quantization=self.quantization,
             context_length=self.context_length,
             max_output_length=self.context_length,
-            pricing=Pricing(**{kind: Decimal(price) for kind, price in self.prices.items()}),
+            pricing=Pricing(**{kind: Decimal(price) for kind, price in {**known, **self.prices}.items()}),
             supported_sampling_parameters=parameters,
             supported_features=features,
             output_modalities=outputs,

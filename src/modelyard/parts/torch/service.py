@@ -11,6 +11,7 @@ from modelyard.errors import Conflict, InvalidInput, RecordConflict
 from modelyard.parts.torch.engine import TorchEngine
 from modelyard.parts.torch.model_folder import Progress
 from modelyard.parts.torch.records import BaseModel, Tuning
+from modelyard.parts.torch.serving.room import Room
 from modelyard.parts.torch.sources import BaseSource, read_source
 from modelyard.platform.listing import Listing, short_listing
 from modelyard.platform.runtime import Runtime
@@ -90,10 +91,26 @@ class ListBaseModels:
         """List the base models in local folders by id."""
         return short_listing(lambda: sorted(base_models_of(self._runtime) or (), key=_id), _id, None)
 
+    def give_memory(self, memory: int) -> None:
+        """Have serving take at most so many bytes for the keys and values of each base model, by default 1 GiB.
+
+        To be called before the first request; this process alone is meant. Raises `InvalidInput`, also where the host
+        brought its own backend.
+        """
+        engine = _engine_of(self._runtime)
+        if engine is None:
+            raise InvalidInput.at("backend", msg="was given by the host; give its LocalBackend a Room(memory=...)")
+        engine.memory = Room(memory=memory).memory
+
 
 def base_models_of(runtime: Runtime) -> list[BaseModel] | None:
     """Return the base models that the platform offers; None where the host brought its own backend."""
-    return next((engine.base_models for engine in runtime.engines if isinstance(engine, TorchEngine)), None)
+    engine = _engine_of(runtime)
+    return None if engine is None else engine.base_models
+
+
+def _engine_of(runtime: Runtime) -> TorchEngine | None:
+    return next((engine for engine in runtime.engines if isinstance(engine, TorchEngine)), None)
 
 
 def _entry(runtime: Runtime, id: str) -> CatalogueEntry:

@@ -132,8 +132,7 @@ class RunningCompletion(BookedRequest):
         """Return what records the completion."""
         booking = self._booking(completion.usage)
         if self.given.store:
-            now = self.runtime.clock.now()
-            storing = _storing(self.given, completion, self.attribution, self.served, now)
+            storing = _storing(self.given, completion, self.attribution, self.served, self.runtime.clock.now())
             booking.keep = unless_deleted(self.runtime, self.attribution.entity, self.began, storing)
         if self.plan is not None and self.plan.captures is not None:
             capture = self.plan.captures(self, completion, booking.keep)

@@ -2,4 +2,6 @@
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "backend", "batching_engine", "loaded_model", "model_pool", "sampler", "sequence")
+defer_modules(
+    __name__, "backend", "batching_engine", "loaded_model", "model_pool", "sampler", "sentence_encoder", "sequence"
+)

@@ -54,7 +54,7 @@ class Engine:
         self.rows: CacheSlots | SeparateCaches
         self._passes: ForwardPass | SeparateCaches
         if network.in_rows:
-            self.rows = CacheSlots(network, rows, memory)
+            self.rows = CacheSlots(network, rows, memory, padded=recorder is not None)
             self._passes = ForwardPass(network, bank, self.rows, rows, recorder)
         else:
             self.rows = self._passes = SeparateCaches(network, bank, rows, memory)

@@ -12,7 +12,7 @@ from typing import Any, Self
 import attrs
 
 from modelyard.backends.sampling import check_token_ids
-from modelyard.domain.completion import TEMPLATE, CompletionRequest, ResponseType, ToolMode
+from modelyard.domain.completion import TEMPLATE, CompletionRequest, Delta, ResponseType, ToolMode
 from modelyard.domain.embedding import EmbeddedBatch, EmbeddingInput, EmbeddingRequest, check_lengths
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput
@@ -24,8 +24,10 @@ from modelyard.parts.torch.records import BaseModel
 from modelyard.parts.torch.serving.batching_engine import Engine
 from modelyard.parts.torch.serving.embedding import embedded
 from modelyard.parts.torch.serving.grammar import Grammars, Matcher
-from modelyard.parts.torch.serving.model_pool import Networks, Room
+from modelyard.parts.torch.serving.model_pool import Networks
+from modelyard.parts.torch.serving.room import Room
 from modelyard.parts.torch.serving.sequence import ChoiceStream, Sequence
+from modelyard.parts.torch.serving.usage_report import UsageReport
 from modelyard.parts.torch.threads import serving_threads
 from modelyard.parts.torch.tokenizer import ChatTokenizer
 from modelyard.parts.torch.tool_calls import FORMATS, ToolReader
@@ -55,6 +57,11 @@ class LoadedModel:
         self._networks = Networks(folder, device, room, self.chat.end_tokens, threads)
         self._lock = threading.Lock()
         self._prompts: OrderedDict[tuple[int, int, Any], tuple[object, object, list[int]]] = OrderedDict()
+
+    @property
+    def engines(self) -> list[Engine]:
+        """The engines that answer for it now."""
+        return self._networks.engines
 
     def prompt(self, request: CompletionRequest) -> list[int]:
         """Return the tokens of a conversation, or of a prompt; the last few are cached, as each is needed twice.
@@ -113,7 +120,7 @@ class LoadedModel:
         except BaseException:
             stack.close()
             raise
-        return RunningChoices(engine, streams, stack)
+        return RunningChoices(engine, streams, stack, UsageReport(streams[0].sequence))
 
     def embed(self, request: EmbeddingRequest, model: ServedModel) -> Iterator[EmbeddedBatch]:
         """Yield the embeddings of a request: the pooled hidden states of each input by itself."""
@@ -161,9 +168,16 @@ class RunningChoices:
     streams: list[ChoiceStream]
     resources: ExitStack
 
+    usage: UsageReport
+
     @property
     def active(self) -> list[ChoiceStream]:
         return [stream for stream in self.streams if not stream.ended]
+
+    def deltas(self, active: list[ChoiceStream]) -> Iterator[Delta]:
+        """Yield what these choices have produced since the last call."""
+        for stream in active:
+            yield from map(self.usage.on, stream.deltas())
 
     def __enter__(self) -> Self:
         return self

@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import attrs
-
-from modelyard.errors import BackendError, InvalidInput, MissingExtra, Overloaded
+from modelyard.errors import BackendError, MissingExtra, Overloaded
 
 try:
     import torch
@@ -22,46 +20,15 @@ from modelyard.parts.torch.network import FULL_FILE, Network
 from modelyard.parts.torch.network_checks import out_of_memory
 from modelyard.parts.torch.serving.adapter_slots import AdapterSlots
 from modelyard.parts.torch.serving.batching_engine import Engine
+from modelyard.parts.torch.serving.room import Room
 from modelyard.protocols import ServedModel
 
 log: logging.Logger = logging.getLogger("modelyard.engines.torch.serving")
 log.addHandler(logging.NullHandler())
 
-_SHARE_OF_CARD = 0.4
-
 
 def usual_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-@attrs.frozen
-class Room:
-    """The resources that serving one base model may take.
-
-    In each network `rows` sequences run at a time, their keys and values within `memory` bytes, and `waiting` more
-    requests may wait. `adapters` checkpoints of up to `rank` are in memory, and `tuned` fully fine-tuned checkpoints,
-    each with its own network. Raises `InvalidInput`.
-    """
-
-    rows: int = 32
-    memory: int = 2**30
-    adapters: int = 32
-    rank: int = 64
-    tuned: int = 2
-    waiting: int = 1024
-
-    def __attrs_post_init__(self) -> None:
-        for name, amount in attrs.asdict(self).items():
-            least = 0 if name == "waiting" else 1
-            if amount < least:
-                raise InvalidInput.at(name, msg=f"must be {least} or more")
-
-    @classmethod
-    def usual(cls, device: str) -> "Room":
-        """Return the default for a device: on a graphics card more rows, in a share of the memory that is free now."""
-        if torch.device(device).type != "cuda":
-            return cls()
-        return cls(rows=256, memory=int(torch.cuda.mem_get_info(device)[0] * _SHARE_OF_CARD))
 
 
 class Networks:
@@ -77,6 +44,11 @@ class Networks:
         self._adapters = AdapterSlots(room.adapters)
         self._tuned = AdapterSlots(room.tuned)
         self._tuned_engines: dict[int, Engine] = {}
+
+    @property
+    def engines(self) -> list[Engine]:
+        """The engines of the networks that are loaded now."""
+        return [*([] if self._own is None else [self._own]), *self._tuned_engines.copy().values()]
 
     @contextmanager
     def serving(self, model: ServedModel) -> Iterator[tuple[Engine, int]]:
@@ -136,6 +108,8 @@ class Networks:
         name, whole = self._folder.name, engine.rows.whole
         if whole > self._room.memory:
             log.warning("%s is served with a shorter context; Room(memory=%d) has room for all", name, whole)
+        elif whole > self._room.memory // 2:
+            log.info("%s has room for one long conversation at a time; Room(memory=%d) has it for two", name, 2 * whole)
         if not (network.in_rows or network.can_batch):
             how = "with a cache for each" if network.has_cache else "read from its beginning for each token"
             log.warning(

@@ -41,6 +41,8 @@ class SeparateCaches:
 
     def __init__(self, network: Network, bank: AdapterBank, most: int, memory: int) -> None:
         self._network, self._bank, self._most, self._memory = network, bank, most, memory
+        self.reused: int = 0
+        self.evicted: int = 0
         self._fixed, self._each = self._sizes()
         self.whole: int = self._taken(network.context_length)
         self.longest: int = network.context_length
@@ -147,6 +149,9 @@ class SeparateCaches:
             if known is None and self._network.can_batch and not one.unscored:
                 together.append(one)
             else:
+                if known is not None:
+                    one.reused = one.length
+                    self.reused += one.length
                 self._batches[one] = _Batch(known or self._network.new_cache(), [one])
         for part in _in_passes(together, self._network.can_pad):
             self._batches |= dict.fromkeys(part, _Batch(self._network.new_cache(len(part)), part))

@@ -65,8 +65,8 @@ class Sequence:
     `top_logprobs` is how many of the likeliest tokens are reported, `top_of_prompt` the same for the prompt's own
     tokens: their log-probabilities, except that of the first token, are then in `scored`. `sampled` grows; a reader, on
     any thread, remembers its position, and has all of it once the state is `ENDED`. `cached` is how many of its tokens
-    are in the cache, `read` whether all but the last sampled one are. It is read `alone` if reading it in a batch has
-    failed. `failure` is what went wrong.
+    are in the cache, `read` whether all but the last sampled one are, and `reused` how many of the prompt were there
+    before. It is read `alone` if reading it in a batch has failed. `failure` is what went wrong.
     """
 
     prompt: list[int]
@@ -82,6 +82,7 @@ class Sequence:
     failure: Exception | None = None
     cancelled: bool = False
     cached: int = 0
+    reused: int = 0
     read: bool = False
     alone: bool = False
     top_of_prompt: int | None = None

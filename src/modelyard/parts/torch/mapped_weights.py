@@ -1,0 +1,23 @@
+"""Weights that are mapped from their file: the pages of those that were copied need not stay in memory."""
+
+import ctypes
+import mmap
+import sys
+
+from torch import Tensor
+
+_PAGE_OUT = 21
+"""MADV_PAGEOUT of Linux, madvise(2): reclaims pages; their content stays, in the file or in swap."""
+
+
+def page_out(tensor: Tensor) -> None:
+    """Have a processor's memory of a tensor reclaimed, as it will hardly be read again; values stay.
+
+    Elsewhere than on Linux nothing happens.
+    """
+    if sys.platform != "linux" or tensor.device.type != "cpu":
+        return
+    start, page = tensor.data_ptr(), mmap.PAGESIZE
+    first, last = -(-start // page) * page, (start + tensor.nbytes) // page * page
+    if last > first:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _PAGE_OUT)
