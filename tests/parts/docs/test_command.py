@@ -28,6 +28,11 @@ def test_a_page_is_found_by_its_other_words(page) -> None:
         assert page.text.strip() in output or page.name in output, word
 
 
+@each_case("role", ["operator", "evaluator", "ML engineer", "tester", "application developer"])
+def test_whoever_one_is_a_page_begins(role: str) -> None:
+    assert shown(role).output.startswith("# ")
+
+
 def test_without_a_topic_every_page_is_listed_with_its_sentence() -> None:
     lines = shown().output.splitlines()
     assert [line.split()[0] for line in lines] == [page.name for page in pages()]
