@@ -171,6 +171,10 @@ class Training(Extended, TrainingMembers):
     ) -> JobHandle:
         """Train a model by the method of this kind, as the method of that name does. With `require_worker`, raises
         `NoWorker` before any data are read if no worker is alive."""
+        for part in self._runtime.parts:
+            job = part.submits and part.submits(self, kind, model, data, options, idempotency_key, needs)
+            if job is not None:
+                return job  # type: ignore[no-any-return]
         method, model = self.method(kind, model)
         check_options(method.kind, method.options, options, method.config)
         request = self._request(method, model, resolved(method.config, options), idempotency_key, needs)
