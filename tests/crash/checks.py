@@ -4,7 +4,7 @@ import hashlib
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -109,8 +109,13 @@ undisturbed = cache(Undisturbed)
 
 
 def story(platform: Platform, job_id: str) -> Story:
-    """The events of a job, in order."""
-    return [(event.type, dict(event.data)) for event in events(platform, job_id)]
+    """The events of a job, in order, without the memory that was free when it began."""
+    return [(event.type, _of_any_machine(event.data)) for event in events(platform, job_id)]
+
+
+def _of_any_machine(data: Mapping[str, Any]) -> dict[str, Any]:
+    about = {name: value for name, value in data.get("about", {}).items() if name != "memory"}
+    return {**data, **({"about": about} if about else {})}
 
 
 def events(platform: Platform, job_id: str) -> list[Any]:

@@ -18,7 +18,15 @@ from modelyard.domain.training import Example, History, RolloutError, SampledCho
 from modelyard.errors import InvalidInput
 from modelyard.formats import training_data as training
 from modelyard.formats import trajectories
-from modelyard.formats.training_data import dump_example, example_of, read_examples, read_groups, says_nothing
+from modelyard.formats.training_data import (
+    DATASETS,
+    dump_example,
+    example_of,
+    read_dataset,
+    read_examples,
+    read_groups,
+    says_nothing,
+)
 from modelyard.formats.trajectories import dump_group, group_of
 
 CAPTURES = Path(__file__).parent.parent / "captures" / "training"
@@ -371,10 +379,16 @@ PAIR = {"messages": [USER], "chosen": "a", "rejected": "b"}
         ({"messages": [MESSAGE], "prompt": "another"}, ("prompt",), "is not known"),
         ({"messages": [MESSAGE | {"trainable": False}]}, ("messages", 0, "trainable"), "is not known"),
         ({"messages": [MESSAGE | {"wieght": 0}]}, ("messages", 0, "wieght"), "did you mean 'weight'?"),
-        ({"messages": [MESSAGE | {"weight": 0.5}]}, ("messages", 0, "weight"), "must be 0 or 1"),
+        *(
+            ({"messages": [MESSAGE | {"weight": one}]}, ("messages", 0, "weight"), "must be a number from 0 to 1")
+            for one in (1.5, -0.5)
+        ),
         ({"messages": [MESSAGE | {"weight": True}]}, ("messages", 0, "weight"), "must be a number"),
         ({"messages": [MESSAGE | {"weight": 0}]}, ("messages", 0, "weight"), "nothing to learn from this row"),
         ({"messages": [USER | {"weight": 1}, MESSAGE]}, ("messages", 0, "weight"), "must be 0 or left out"),
+        ({"messages": [USER | {"weight": 0.5}, MESSAGE]}, ("messages", 0, "weight"), "must be 0 or left out"),
+        ({"messages": [MESSAGE], "chat_template_kwargs": [1]}, ("chat_template_kwargs",), "must be"),
+        (PAIR | {"chosen": MESSAGE | {"weight": 0.5}}, ("chosen", "weight"), "must be 1"),
         ({"messages": [MESSAGE | {"refusal": "no"}]}, ("messages", 0, "refusal"), "must be null"),
         ({"messages": [MESSAGE | {"function_call": {}}]}, ("messages", 0, "function_call"), "send tool_calls"),
         (
@@ -418,7 +432,7 @@ FOREIGN = st.text(st.characters(codec="ascii", categories=["L"]), min_size=1, ma
     places=st.sets(st.sampled_from(OBJECT_PLACES)),
     name=FOREIGN,
     value=st.none() | st.integers() | TEXT | OBJECTS,
-    weights=st.lists(st.sampled_from([None, 0, 1, 0.0, 1.0]), min_size=2, max_size=2),
+    weights=st.lists(st.sampled_from([None, 0, 1, 0.0, 1.0, 0.25]), min_size=2, max_size=2),
 )
 def test_a_row_with_any_members_is_read_as_it_says_or_refused_at_each_unknown_one(
     places: set[str], name: str, value: object, weights: list[float | None]
@@ -452,6 +466,7 @@ def test_a_row_with_any_members_is_read_as_it_says_or_refused_at_each_unknown_on
         return
     assert not expected
     assert read.untrained == tuple(at + 1 for at, weight in enumerate(weights) if weight == 0)
+    assert read.weights == {at + 1: weight for at, weight in enumerate(weights) if weight == 0.25}
     assert list(read_examples(io.BytesIO(dump_example(read)))) == [read]
 
 
@@ -489,3 +504,13 @@ def test_so_does_each_answer_of_a_preference(answer: dict[str, Any], name: str) 
     with pytest.raises(InvalidInput) as caught:
         training.preference_of(row)
     assert caught.value.problems[0].loc == (name, "content")
+
+
+@pytest.mark.parametrize("row", [{"messages": [USER, MESSAGE]}, PAIR])
+def test_variables_of_the_template_are_kept_with_their_row(row: dict[str, Any]) -> None:
+    given = {"enable_thinking": False, "style": {"a": [1, None]}}
+    (read,) = read_dataset(io.BytesIO(json.dumps(row | {"chat_template_kwargs": given}).encode()))
+    assert read.template == given
+    assert json.loads(DATASETS.dump(read))["chat_template_kwargs"] == given
+    (plain,) = read_dataset(io.BytesIO(json.dumps(row).encode()))
+    assert (plain.template, "chat_template_kwargs" in json.loads(DATASETS.dump(plain))) == ({}, False)

@@ -76,18 +76,29 @@ MAX_TEXT = 400
 
 
 def shortened(value: Any, most: int = MAX_TEXT) -> str:
-    """Return a value as a short string: null as "", strings as they are, an object line by line.
+    """Return a value as a short string: null as "", strings as they are, an object line by line, the turns of a
+    conversation under their roles.
 
     >>> shortened({"question": "2 + 2?", "choices": [3, 4]})
     'question: 2 + 2?\\nchoices: [3, 4]'
+    >>> shortened({"messages": [{"role": "user", "content": "2 + 2?"}]})
+    'user: 2 + 2?'
     """
     if value is None:
         return ""
     if isinstance(value, Mapping):
-        text = "\n".join(f"{name}: {_words(member)}" for name, member in value.items())
+        text = "\n".join(_turns(member) or f"{name}: {_words(member)}" for name, member in value.items())
     else:
         text = _words(value)
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _turns(value: Any) -> str:
+    """Return a conversation as what each of its turns says; "" if it is none, or a turn holds more than text."""
+    turns = value if isinstance(value, list | tuple) else ()
+    plain = [one for one in turns if isinstance(one, Mapping) and one.keys() == {"role", "content"}]
+    texts = [f"{one['role']}: {one['content']}" for one in plain if isinstance(one["content"], str)]
+    return "\n".join(texts) if len(texts) == len(turns) else ""
 
 
 def _words(value: Any) -> str:

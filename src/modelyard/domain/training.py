@@ -10,7 +10,7 @@ import attrs
 from modelyard.domain.completion import Choice, FinishReason, Message, Role, TokenLogprob, Tool
 from modelyard.domain.job import Job, JobProgress, JobStatus
 from modelyard.domain.models import ARTIFACT_NAME
-from modelyard.domain.record import KEPT, Index, Record, frozen_mapping
+from modelyard.domain.record import EMPTY, KEPT, Index, Record, frozen_mapping
 from modelyard.errors import InvalidInput
 
 
@@ -43,17 +43,24 @@ class Dataset:
 class Example:
     """A conversation to imitate: the loss is on assistant tokens. `sources` name what the row was made from, for its
     lineage; training does not read them. `untrained` are the indices of assistant messages that are read, and not
-    trained. Raises `InvalidInput` for the index of any other message."""
+    trained; `weights` are the factors, between 0 and 1, of the losses of others, by index, where they are not 1.
+    `template` are variables of the model's chat template. Raises `InvalidInput` for the index of any other message."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     sources: tuple[str, ...] = ()
     untrained: tuple[int, ...] = ()
+    weights: Mapping[int, float] = attrs.field(converter=frozen_mapping, default=EMPTY, hash=False)
+    template: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY, hash=False)
 
     def __attrs_post_init__(self) -> None:
         for number, place in enumerate(self.untrained):
             if place not in self._answers:
                 raise InvalidInput.at("untrained", number, msg="must be the index of an assistant message")
+        for place, weight in self.weights.items():
+            if place not in self._answers or not 0 < weight < 1:
+                msg = "must be the index of an assistant message, and a number between 0 and 1"
+                raise InvalidInput.at("weights", place, msg=msg)
 
     @property
     def _answers(self) -> list[int]:
@@ -68,13 +75,15 @@ class Example:
 @attrs.frozen
 class Preference:
     """A prompt, and two answers to it of which the first is preferred. `sources` are as in `Example`. Raises
-    `InvalidInput` if there is nothing to learn: without a prompt, or if the answers are equal."""
+    `InvalidInput` if there is nothing to learn: without a prompt, or if the answers are equal. `template` is as in
+    `Example`."""
 
     messages: tuple[Message, ...]
     chosen: Message
     rejected: Message
     tools: tuple[Tool, ...] = ()
     sources: tuple[str, ...] = ()
+    template: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY, hash=False)
 
     def __attrs_post_init__(self) -> None:
         if not self.messages:
@@ -87,7 +96,7 @@ class Preference:
 
     def answered(self, answer: Message) -> Example:
         """Return the conversation that ends with one of the answers."""
-        return Example((*self.messages, answer), self.tools)
+        return Example((*self.messages, answer), self.tools, template=self.template)
 
 
 @attrs.frozen

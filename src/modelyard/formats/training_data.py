@@ -3,8 +3,9 @@ each: `{"messages": [...], "tools": [...]}`. A trajectory group is one line too:
 [...], ...}`; so that no line need hold a large group, trajectories may stand before it on lines of their own, and are
 then not repeated in it. A preference is one line: `{"messages": [...], "chosen": ..., "rejected": ..., "tools":
 [...]}`; `messages` is the prompt, each of the answers a string or an assistant message. Examples and preferences may
-have `"sources": [...]`, strings that say what a row was made from. An assistant's message of an example may have
-`"weight": 0`, and is then not trained. Members that change nothing are in an `IGNORED`, with the reason; any other
+have `"sources": [...]`, strings that say what a row was made from, and `"chat_template_kwargs": {...}`, variables of
+the model's chat template. An assistant's message of an example may have a `"weight"` from 0 to 1: its loss times that;
+with 0 it is not trained. Members that change nothing are in an `IGNORED`, with the reason; any other
 unknown one is refused. Blank lines mean nothing."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,11 +13,13 @@ from typing import Any, BinaryIO, ClassVar, Generic, TypeVar
 
 import attrs
 
-from modelyard.domain.completion import Message, Role
+from modelyard.domain.completion import TEMPLATE, Message, Role
+from modelyard.domain.record import EMPTY
 from modelyard.domain.training import Example, Preference, Trajectory, TrajectoryGroup
 from modelyard.errors import InvalidInput, located_at
 from modelyard.formats.chat.messages import RecordedMessage, RecordedTool, message_object, message_of, tool_of
 from modelyard.formats.chat.tools import tool_object
+from modelyard.formats.constraints import Length
 from modelyard.formats.converter import structure_exactly
 from modelyard.formats.json import checked_dumps, loads, without_nulls
 from modelyard.formats.jsonl import check_line, lines_of
@@ -92,13 +95,9 @@ def _at_line(place: int, parse: Callable[[Any], T], row: Any) -> T:
 
 def dump_example(example: Example) -> bytes:
     row: dict[str, Any] = {"messages": [message_object(message) for message in example.messages]}
-    for place in example.untrained:
-        row["messages"][place]["weight"] = 0
-    if example.tools:
-        row["tools"] = [tool_object(tool) for tool in example.tools]
-    if example.sources:
-        row["sources"] = list(example.sources)
-    return checked_dumps(row) + b"\n"
+    for place, weight in (*dict.fromkeys(example.untrained, 0).items(), *example.weights.items()):
+        row["messages"][place]["weight"] = weight
+    return _with_members(row, example)
 
 
 def dump_preference(preference: Preference) -> bytes:
@@ -107,10 +106,16 @@ def dump_preference(preference: Preference) -> bytes:
         "chosen": message_object(preference.chosen),
         "rejected": message_object(preference.rejected),
     }
-    if preference.tools:
-        row["tools"] = [tool_object(tool) for tool in preference.tools]
-    if preference.sources:
-        row["sources"] = list(preference.sources)
+    return _with_members(row, preference)
+
+
+def _with_members(row: dict[str, Any], of: Example | Preference) -> bytes:
+    if of.tools:
+        row["tools"] = [tool_object(tool) for tool in of.tools]
+    if of.sources:
+        row["sources"] = list(of.sources)
+    if of.template:
+        row[TEMPLATE] = dict(of.template)
     return checked_dumps(row) + b"\n"
 
 
@@ -118,8 +123,8 @@ def dump_preference(preference: Preference) -> bytes:
 
 
 def _check_weight(instance: object, attribute: Any, weight: float | None) -> None:
-    if weight not in (None, 0, 1):
-        raise ValueError("must be 0 or 1: a message is trained in full, or not at all")
+    if weight is not None and not 0 <= weight <= 1:
+        raise ValueError("must be a number from 0 to 1")
 
 
 @attrs.frozen
@@ -150,6 +155,7 @@ class _Row:
     }
 
     tools: tuple[RecordedTool, ...] = attrs.field(default=(), kw_only=True)
+    chat_template_kwargs: Mapping[str, Any] = attrs.field(default=EMPTY, kw_only=True, validator=Length(0, 64))
 
 
 @attrs.frozen
@@ -171,7 +177,9 @@ def example_of(value: Mapping[str, Any]) -> Example:
     for place in answers:
         if place not in untrained and says_nothing(messages[place]):
             raise InvalidInput.at("messages", place, "content", msg=f"{_NOTHING}; leave it out, or give it weight 0")
-    return Example(messages, tuple(map(tool_of, read.tools)), sources_of(value), untrained)
+    weights = {place: one.weight for place, one in enumerate(read.messages) if one.weight and one.weight < 1}
+    tools, template = tuple(map(tool_of, read.tools)), read.chat_template_kwargs
+    return Example(messages, tools, sources_of(value), untrained, weights, template)
 
 
 _NOTHING = "is required of an answer that is trained, unless it has tool_calls"
@@ -192,7 +200,7 @@ def _without_repeated_prompt(row: Any) -> Any:
 
 def _refuse_weights(messages: Sequence[_Weighed], untrained: Iterable[int]) -> None:
     for place in untrained:
-        if messages[place].weight == 1:
+        if messages[place].weight:
             msg = "must be 0 or left out: this message is read, and not trained"
             raise InvalidInput.at("messages", place, "weight", msg=msg)
 
@@ -211,7 +219,7 @@ def _read_answer(value: Any) -> Message:
         raise InvalidInput.at(msg="must be a string or an assistant message", type="string_type")
     plain = {"content": value} if isinstance(value, str) else without_nulls(value)
     read = structure_exactly(_Weighed, {"role": "assistant", **plain})
-    if read.weight == 0:
+    if read.weight not in (None, 1):
         raise InvalidInput.at("weight", msg="must be 1 or left out: both answers are trained")
     answer = check_answer(message_of(read))
     if says_nothing(answer):
@@ -230,7 +238,7 @@ def preference_of(value: Mapping[str, Any]) -> Preference:
     read = structure_exactly(_Preference, without_nulls(value))
     _refuse_weights(read.messages, range(len(read.messages)))
     messages, tools = tuple(map(message_of, read.messages)), tuple(map(tool_of, read.tools))
-    return Preference(messages, read.chosen, read.rejected, tools, sources_of(value))
+    return Preference(messages, read.chosen, read.rejected, tools, sources_of(value), read.chat_template_kwargs)
 
 
 def _parser_of(row: Any) -> Callable[[Any], Example | Preference]:

@@ -33,6 +33,11 @@ class Turn(Protocol):
         """How many tokens the turn takes, its prompt included."""
         ...
 
+    @property
+    def weights(self) -> Sequence[float]:
+        """The factor of the loss of each token to be trained; none if all are 1."""
+        ...
+
 
 @attrs.frozen
 class TrainableTurns:

@@ -19,13 +19,21 @@ MAX_LOG_RATIO = 20.0
 # ---- SFT -------------------------------------------------------------------------------------------------------
 
 
-def supervised_loss(new: Sequence[Sequence[float]]) -> Loss:
-    """Return the mean negative log-probability over the batch's trained tokens. A batch without any has the value 0,
-    and no loss among its metrics, as nothing was measured."""
+def supervised_loss(new: Sequence[Sequence[float]], weights: Sequence[Sequence[float]] = ()) -> Loss:
+    """Return the mean negative log-probability over the batch's trained tokens, each times its weight; a row of
+    `weights` that is empty, or none at all, stands for 1s. A batch without any token has the value 0, and no loss among
+    its metrics, as nothing was measured."""
     tokens = sum(map(len, new))
     share = 1 / tokens if tokens else 0.0
-    value = math.fsum(-share * logprob for row in new for logprob in row)
-    derivatives = tuple((-share,) * len(row) for row in new)
+    given = weights or [()] * len(new)
+    derivatives = tuple(
+        tuple(-share * one for one in own) if own else (-share,) * len(row) for row, own in zip(new, given, strict=True)
+    )
+    value = math.fsum(
+        slope * logprob
+        for row, slopes in zip(new, derivatives, strict=True)
+        for logprob, slope in zip(row, slopes, strict=True)
+    )
     return Loss(value, derivatives, {**({"loss": value} if tokens else {}), "num_trainable_tokens": float(tokens)})
 
 

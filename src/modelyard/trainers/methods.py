@@ -91,7 +91,11 @@ def _plan_sft(
     def tokens(turns: Sequence[Turn]) -> int:
         return sum(len(turn.logprobs) for turn in turns)
 
-    criterion = Criterion(turns_of, lambda turns: Objective(supervised_loss, linear=True), tokens)
+    def objective_of(turns: Sequence[Turn]) -> Objective:
+        weights = [turn.weights for turn in turns]
+        return Objective(lambda new: supervised_loss(new, weights), linear=True)
+
+    criterion = Criterion(turns_of, objective_of, tokens)
     return _plan_batches(learner, config, data, criterion, resume_step, held_out)
 
 

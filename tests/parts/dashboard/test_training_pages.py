@@ -2,20 +2,25 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import count
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import pytest
 
+from modelyard.clock import SystemClock
 from modelyard.compose import open_platform
 from modelyard.domain.identity import host
+from modelyard.engines import TabularTrainer
 from modelyard.formats.training_data import GROUPS
 from modelyard.http.message import Request
 from modelyard.parts.dashboard.app import Dashboard
 from modelyard.platform.platform import Platform
 from modelyard.platform.training.trajectories import summarize
+from modelyard.protocols import Started
 
 HOSTILE = "<script>alert('x')</script>"
 TASKS = [{"prompt": f"{HOSTILE} {number}", "expected": "yes"} for number in range(4)]
@@ -113,6 +118,97 @@ def test_a_checkpoint_shows_its_job_its_parents_and_what_uses_it(platform: Platf
     assert len(runs) == 1
     assert f"/dashboard/runs/{runs[0]}" in text
     assert "desk" not in page(platform, "models", model.id, 1)
+
+
+class Telling(TabularTrainer):
+    """Says what a trainer of networks says of its jobs."""
+
+    ABOUT: ClassVar[dict[str, Any]] = {
+        "lora_rank": 12,
+        "lora_alpha": 24.0,
+        "trained_parameters": 5,
+        "rows": 1234,
+        "tokens": 4321,
+        "longest": 77,
+        "truncated": 0,
+        "dropped": 3,
+        "device": "cpu",
+        "dtype": "float32",
+    }
+
+    def train(self, *args: Any) -> Iterator[Any]:
+        for item in super().train(*args):
+            yield attrs.evolve(item, about=self.ABOUT) if isinstance(item, Started) else item
+
+
+class TickingClock(SystemClock):
+    """A second later whenever it is asked."""
+
+    def __init__(self) -> None:
+        self._seconds = count()
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=next(self._seconds))
+
+
+ROWS = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}] * 4
+
+
+def shown_facts(text: str) -> dict[str, str]:
+    pairs = re.findall(r"<dt[^>]*>(.*?)</dt>\s*<dd[^>]*>(.*?)</dd>", text, re.DOTALL)
+    return {name: re.sub("<[^>]*>", "", value) for name, value in pairs}
+
+
+def test_a_checkpoint_says_what_it_was_trained_on_and_how_fast_and_its_scores_stand_above_its_metrics() -> None:
+    with open_platform(trainers=[Telling()], clock=TickingClock()) as platform:
+        model = platform.models.create("m", project="p", base_model="tabular-mini")
+        job = platform.training.sft(model, ROWS, batch_size=2)
+        made = job.result()
+        platform.evaluations.run("quiz", "local/p/m:step1", TASKS, "exact_match", project="p")
+        text = page(platform, "models", model.id, 1)
+        told = shown_facts(text)
+        assert told["base model"] == "tabular-mini"
+        assert told["adapter"] == "rank 12, alpha 24"
+        assert (told["rows"], told["tokens"]) == ("1,234, 3 dropped", "4,321 to train an epoch; the longest row has 77")
+        assert "sha256 " in told["data"]
+        assert told["on"] == "cpu, float32"
+        begun, *steps = [one for one in job.events() if one.type in ("training_started", "gradient_step")]
+        tokens = sum(one.data["num_trainable_tokens"] for one in steps)
+        speed = tokens / (steps[-1].created_at - begun.created_at).total_seconds()
+        assert told["speed"] == f"{speed:.3g} trained tokens a second"
+        assert f"{made.metrics['loss']:.4g}" == told["loss"]
+        assert text.index("Evaluated by") < text.index("Metrics of the last step") < text.index("<dt>loss")
+        of_job = shown_facts(page(platform, "jobs", job.id))
+        assert {name: of_job[name] for name in ("adapter", "rows", "speed")} == {
+            name: told[name] for name in ("adapter", "rows", "speed")
+        }
+        of_model = page(platform, "models", model.id)
+        assert of_model.index("Evaluated by") < of_model.index("Metrics by checkpoint")
+        untouched = shown_facts(page(platform, "models", model.id, 0))
+        assert (untouched["base model"], "speed" in untouched) == ("tabular-mini", False)
+
+
+def test_the_score_before_the_first_round_is_in_the_plot_of_a_loop(platform: Platform) -> None:
+    loop, *_ = platform.training.list()
+    first = platform.training.job(loop.id).metrics()[0]
+    text = page(platform, "jobs", loop.id)
+    assert (first.step, "held_out" in first.values) == (0, True)
+    drawn = text[text.index("<title>reward and held_out</title>") :]
+    assert re.search(r">\s*0\s*<", drawn[: drawn.index("</svg>")]), "the axis begins at 0"
+    start = re.search(r"<tr>(?:(?!</tr>).)*>start<.*?</tr>", text, re.DOTALL)
+    assert start is not None
+    assert f"{first.values['held_out']:.4g}" in start[0]
+
+
+def test_a_run_shows_the_turns_that_were_asked() -> None:
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
+    with open_platform() as platform:
+        found = platform.evaluations.run(
+            "quiz", "echo", [{"messages": turns, "expected": "4"}], "exact_match", project="p"
+        )
+        text = page(platform, "runs", found.run.id)
+        assert "system: Be brief.\nuser: 2 + 2?\nexpected: 4" in text
+        assert "{&quot;content" not in text
 
 
 def test_scores_of_models_have_intervals(platform: Platform) -> None:

@@ -128,7 +128,7 @@ def test_jobs_and_answers_of_one_base_model_that_begin_at_once_all_succeed(
         jobs = [platform.training.sft(model, ROWS) for model in models]
         with platform.worker(concurrency=3):
             answers = at_once(lambda: platform.chat.complete(model="base", messages="sea", max_tokens=1))
-            assert [(one.status, one.error_message) for one in (job.wait() for job in jobs)] == [
+            assert [(one.status, one.error_message) for one in (job.wait().refresh() for job in jobs)] == [
                 ("succeeded", None)
             ] * 3
     assert len(answers) == MANY

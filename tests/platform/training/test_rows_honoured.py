@@ -103,6 +103,13 @@ CASES: list[tuple[str, Any, tuple[Any, ...], str]] = [
     ("dpo", {**GOOD["dpo"], "rejected": CALL}, ("rejected", "tool_calls"), "calls no tools"),
     ("dpo", {**GOOD["dpo"], "chosen": {"content": IMAGE["content"]}}, ("chosen", "content", 1), "image_url"),
     ("sft", {"messages": [USER, THOUGHT]}, ("messages", 1, "reasoning_content"), "writes no reasoning"),
+    (
+        "sft",
+        {**GOOD["sft"], "chat_template_kwargs": {"enable_thinking": False, "preserve_thinking": True}},
+        ("chat_template_kwargs", "enable_thinking"),
+        "has no template that reads it",
+    ),
+    ("dpo", {**GOOD["dpo"], "chat_template_kwargs": {"a": 1}}, ("chat_template_kwargs", "a"), "has no template"),
     ("dpo", {**GOOD["dpo"], "rejected": THOUGHT}, ("rejected", "reasoning_content"), "writes no reasoning"),
     ("rl", rewarded(IMAGE, sampled()), (*SECOND, 0, "content", 1), "does not take image_url"),
     ("rl", rewarded(USER, sampled(THOUGHT)), (*SECOND, 1, "message", "reasoning_content"), "writes no reasoning"),
@@ -258,6 +265,31 @@ def test_as_many_tokens_are_trained_as_the_rows_say(
         assert sum(step["num_trainable_tokens"] for step in steps) == expected
         assert [("loss" in step, "entropy" in step) for step in steps] == [(bool(row), bool(row)) for row in some]
         assert "loss" in checkpoint.metrics or not some[-1]
+
+
+@pytest.mark.parametrize("door", ["plain", "values", "dataset"])
+def test_a_weight_scales_the_loss_of_its_message(platform: Platform, door: str) -> None:
+    """Of two equal answers, the one of weight 0.5 adds half of what the other adds; both count as tokens."""
+    losses = []
+    for weight in (1, 0.5, 0.25):
+        row: Any = {"messages": [USER, {**ANSWER, "weight": weight}]}
+        if door == "values":
+            asked, answered = Message(Role.USER, "hello"), Message(Role.ASSISTANT, "I am fine.")
+            row = Example((asked, answered), weights={} if weight == 1 else {1: weight})
+        data: Any = [{"messages": [USER, ANSWER]}, row]
+        if door == "dataset":
+            data = platform.training.upload("rows", data, project="p").url
+        model = platform.models.create(f"m{weight}", project="p", base_model="tabular-mini")
+        step = platform.training.sft(model, data, batch_size=2).result()
+        losses.append((step.metrics["loss"], step.metrics["num_trainable_tokens"]))
+    whole, tokens = losses[0]
+    assert losses[1:] == [(pytest.approx(0.75 * whole), tokens), (pytest.approx(0.625 * whole), tokens)]
+
+
+@pytest.mark.parametrize("weights", [{0: 0.5}, {1: 0}, {1: 1}, {1: -1}, {5: 0.5}])
+def test_a_weight_of_a_value_is_between_0_and_1_and_an_assistants(weights: dict[int, float]) -> None:
+    with pytest.raises(InvalidInput, match="assistant message"):
+        Example((Message(Role.USER, "x"), Message(Role.ASSISTANT, "y")), weights=weights)
 
 
 def test_rows_with_and_without_a_weight_are_two_versions(platform: Platform) -> None:

@@ -19,12 +19,13 @@ from modelyard.trainers.loop import check_text
 @attrs.frozen
 class TabularTurn:
     """An assistant turn to learn from: the messages before it, its tokens, and for each its sampler's log-
-    probability.
+    probability, and the factor of its loss if any is not 1.
     """
 
     prompt: tuple[Message, ...]
     ids: tuple[int, ...]
     logprobs: tuple[float | None, ...]
+    weights: tuple[float, ...] = ()
 
     @property
     def answer(self) -> TargetAnswer:
@@ -48,7 +49,12 @@ def example_turns(example: Example, which: AssistantTurns) -> list[TabularTurn]:
         if messages[place].reasoning:
             msg = "is not read or written by this model; leave it out"
             raise InvalidInput.at("messages", place, "reasoning_content", msg=msg)
-    return [_imitated(messages[:place], example.tools, messages[place]) for place in example.trained(which)]
+    turns = {place: _imitated(messages[:place], example.tools, messages[place]) for place in example.trained(which)}
+    weights = example.weights
+    return [
+        attrs.evolve(turn, weights=(weights[place],) * len(turn.ids)) if place in weights else turn
+        for place, turn in turns.items()
+    ]
 
 
 def _imitated(before: Sequence[Message], tools: Sequence[Tool], message: Message) -> TabularTurn:

@@ -277,6 +277,18 @@ class TrainerContract:
         with pytest.raises(TrainingError, match="has a token to train"):
             tokens([silent, silent])
 
+    def test_sft_scales_the_loss_of_a_message_by_its_weight(
+        self, trainer: Trainer, base_model: str, examples: Sequence[Example]
+    ) -> None:
+        require_method(trainer, base_model, "sft")
+
+        def loss(row: Example) -> float:
+            run = followed(trainer.train("sft", SFTConfig(learning_rate=1e-6), [row], context_of(base_model)))
+            return run.steps[0].metrics["loss"]
+
+        halves = attrs.evolve(examples[0], weights=dict.fromkeys(examples[0].trained("all"), 0.5))
+        assert math.isclose(loss(halves), loss(examples[0]) / 2, rel_tol=1e-4)
+
     def test_rl_learns_from_rewards(self, trainer: Trainer, base_model: str, groups: Sequence[TrajectoryGroup]) -> None:
         require_method(trainer, base_model, "rl")
         config, where = RLConfig(learning_rate=1e-6), context_of(base_model)

@@ -7,6 +7,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,8 @@ def variables_of(template: str) -> frozenset[str]:
 class ChatTokenizer:
     """The tokenizer and chat template of a base model's folder. Raises `BackendError` if they cannot be loaded."""
 
+    _variables: Mapping[str, Any] = EMPTY
+
     def __init__(self, folder: Path) -> None:
         try:
             with LOADING:
@@ -179,6 +182,17 @@ class ChatTokenizer:
         if variables:
             self._check_variables(variables, self._template(tools))
         return self.render(messages, tools, add_generation_prompt=True, **self._escaper.escape(given))
+
+    def given(self, variables: Mapping[str, Any], tools: Sequence[Tool] = ()) -> "ChatTokenizer":
+        """Return a tokenizer that renders all conversations with these variables of its template. Raises
+        `InvalidInput` for one that it does not read.
+        """
+        if not variables:
+            return self
+        self._check_variables(variables, self._template(tools))
+        found = copy(self)
+        found._variables = self._escaper.escape(dict(variables))
+        return found
 
     def _check_variables(self, variables: Mapping[str, Any], template: str) -> None:
         known = variables_of(template)
@@ -251,6 +265,7 @@ class ChatTokenizer:
                     tools=offered,
                     chat_template=self._template(tools),
                     **self.tokenizer.special_tokens_map,
+                    **self._variables,
                     **options,
                 )
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as fault:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import Message, Role
+from modelyard.domain.completion import TEMPLATE, TEMPLATE_WITHOUT_EFFECT, Message, Role
 from modelyard.domain.training import (
     Dataset,
     DatasetName,
@@ -133,12 +133,14 @@ _PARTS = ("image_url", "input_audio", "video_url", "file")
 
 @attrs.frozen
 class BaseModelCheck:
-    """Checks that a base model can read what rows hold, as a chat with it does: the modalities of its entry, and tools
-    and reasoning if it has them. What was sampled is trained by its ids, whatever it was asked."""
+    """Checks that a base model can read what rows hold, as a chat with it does: the modalities of its entry, and tools,
+    reasoning and variables of its template if it has them. What was sampled is trained by its ids, whatever it was
+    asked."""
 
     entry: CatalogueEntry
     tools: bool
     reasoning: bool
+    template: bool
     config: TrainingConfig | None = None
 
     @classmethod
@@ -146,13 +148,15 @@ class BaseModelCheck:
         """Return the check of a base model; None for one that is not served here, so that only its trainer knows."""
         entry = offered(runtime).get(base_model)
         able = None if entry is None else runtime.backend.capabilities(base_model)
-        return None if entry is None or able is None else cls(entry, able.tools, able.reasoning, config)
+        if entry is None or able is None:
+            return None
+        return cls(entry, able.tools, able.reasoning, TEMPLATE in able.parameters, config)
 
     @property
     def marks(self) -> Sequence[bytes]:
         """One of these is in every line that may be refused."""
         names = [name for name in _PARTS if self._refuses(name)] + ([] if self.tools else ["tools", "tool_calls"])
-        names += [] if self.reasoning else ["reasoning_content"]
+        names += ([] if self.reasoning else ["reasoning_content"]) + ([] if self.template else [TEMPLATE])
         nothing = [b'"content":null', b'"content":[]'] if self._by_text else []
         return [*nothing, *(b'"%b"' % name.encode() for name in names)]
 
@@ -169,6 +173,10 @@ class BaseModelCheck:
             for number in row.trained(getattr(self.config, "assistant_turns", "all")):
                 turns[number] = (*turns[number][:2], True)
         self._require(turns, [("tools",)] if row.tools else [])
+        unread = [] if self.template else [name for name in row.template if name not in TEMPLATE_WITHOUT_EFFECT]
+        if unread:
+            msg = f"{self.entry.id} has no template that reads it; leave it out"
+            raise InvalidInput([Problem((TEMPLATE, name), msg) for name in unread])
         return row
 
     def trajectory(self, one: Trajectory) -> Trajectory:

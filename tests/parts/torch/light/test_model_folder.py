@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from modelyard.errors import BackendError, InvalidInput
+from modelyard.parts.torch import model_config
 from modelyard.parts.torch.model_folder import MAX_JSON, check_unchanged, read_base_folder
 from modelyard.parts.torch.records import BaseModel, Tuning
 
@@ -92,7 +93,6 @@ CONFIGS = [
     ({"model_type": None}, "must say model_type"),
     ({"model_type": ["qwen3"]}, "must say model_type"),
     ({"auto_map": {"AutoModel": "code.Model"}}, "auto_map"),
-    ({"max_position_embeddings": None}, "max_position_embeddings"),
     ({"vocab_size": True}, "vocab_size"),
     ({"vocab_size": 0}, "vocab_size"),
     ({"type_vocab_size": 2}, "sees what comes after"),
@@ -103,6 +103,14 @@ CONFIGS = [
     ({"rope_scaling": {"type": "longrope"}}, "original_max_position_embeddings"),
     ({"rope_parameters": "longrope"}, "must be an object"),
 ]
+
+
+def test_a_size_that_neither_the_configuration_nor_an_installed_family_says_is_refused(
+    changed: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_config, "find_spec", lambda name: None)
+    with pytest.raises(InvalidInput, match="max_position_embeddings"):
+        read_base_folder(changed(max_position_embeddings=None))
 
 
 @pytest.mark.parametrize(("entries", "reported"), CONFIGS)

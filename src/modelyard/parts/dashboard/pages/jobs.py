@@ -10,6 +10,7 @@ from modelyard.errors import NotFound
 from modelyard.parts.annotations.pages import annotated, badges, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
 from modelyard.parts.batches.records import BATCH_JOB
+from modelyard.parts.dashboard.pages.training_facts import trained_facts
 from modelyard.parts.dashboard.view import (
     HtmlPage,
     Redirect,
@@ -197,7 +198,7 @@ def job(view: View) -> HtmlPage:
     drawn = job_curves([("", rows)], "round" if loop else "optimizer step")
     content = joined(
         [
-            _summary(view, found, _training_facts(view, training)),
+            _summary(view, found, [*_training_facts(view, training), *trained_facts(view, found.id)]),
             notes(view, found.id, "jobs", "jobs", found.id),
             section("Curves", drawn or tag("p", _silence(found))),
             section("Rounds", _rounds(view, training, rows)) if loop else "",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from modelyard.domain.models import Checkpoint, Model, Retention
 from modelyard.domain.promotion import TrainedStep
 from modelyard.parts.annotations.pages import notes
+from modelyard.parts.dashboard.pages.training_facts import trained_facts
 from modelyard.parts.dashboard.view import HtmlPage, View, duration, short_id, status_chip, when, whole_number
 from modelyard.parts.reports.html import Html, chip, facts, html, joined, section, shortened, table
 from modelyard.report.numbers import NONE, ref_text
@@ -19,15 +20,17 @@ def checkpoint(view: View) -> HtmlPage:
     one, made = found.checkpoint, found.steps[0]
     pairs: list[tuple[str, object]] = [
         ("model", view.link(f"{found.model.project}/{found.model.name}", "models", found.model.id)),
+        ("base model", view.link(found.model.base_model, "catalogue", found.model.base_model)),
         ("made by", _job(view, made)),
         ("data", _data(made)),
+        *trained_facts(view, made.job_id),
         ("trained from", NONE if found.parent_step is None else _step(view, found.model, found.parent_step)),
         ("aliases", joined(chip(name) for name in found.aliases) or NONE),
         ("offered as", joined(_entry(view, name) for name in found.entries) or NONE),
         ("created", when(one.created_at)),
         ("digest", shortened(one.digest[:SHORT], one.digest)),
-        *((name, f"{value:.4g}") for name, value in sorted(one.metrics.items())),
     ]
+    numbers = [(name, f"{value:.4g}") for name, value in one.metrics.items()]
     runs = [
         (view.link(ref_text(run.evaluation), "runs", run.id), status_chip(run.state), _score(run.summary))
         for run in found.runs[:MOST]
@@ -42,6 +45,7 @@ def checkpoint(view: View) -> HtmlPage:
             section(
                 "Evaluated by", table([("evaluation", ""), ("state", ""), ("score", "number")], runs) if runs else ""
             ),
+            section("Metrics of the last step", facts(sorted(numbers)) if numbers else ""),
             section(
                 "Trained from", table([("checkpoint", ""), ("made by", ""), ("data", "")], parents) if parents else ""
             ),

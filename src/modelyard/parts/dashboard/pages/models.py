@@ -75,11 +75,11 @@ def model(view: View) -> HtmlPage:
         [
             facts(pairs),
             notes(view, found.id, "models", "models", found.id),
+            section("Evaluated by", _runs(view, found, steps)),
             section("Metrics by checkpoint", _overlay(view, found, steps, other), _compare_with(view, found)),
             section("Aliases", _aliases(view, found)),
             section("Checkpoints", _checkpoints(view, found, steps)),
             section("Data", lineage.data(view, found, steps)),
-            section("Evaluated by", _runs(view, found, steps)),
         ]
     )
     return HtmlPage(_name(found, view.host), content, live=True)

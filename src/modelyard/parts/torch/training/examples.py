@@ -18,7 +18,8 @@ from modelyard.parts.torch.training.answer_turns import answer_turn, check_writt
 
 @attrs.frozen
 class TokenRow:
-    """Tokens up to the last trained one, the positions of the trained ones, and for each the sampler's log-probability.
+    """Tokens up to the last trained one, the positions of the trained ones, and for each the sampler's log-probability,
+    and the factor of its loss if any is not 1.
 
     A row without positions is the rest of a row that is too long for the model: how long it was.
     """
@@ -27,10 +28,21 @@ class TokenRow:
     places: tuple[int, ...]
     logprobs: tuple[float | None, ...]
     too_long: int = 0
+    weights: tuple[float, ...] = ()
 
     @classmethod
     def left_out(cls, row: "TokenRow") -> "TokenRow":
         return cls((), (), (), len(row.ids))
+
+    @classmethod
+    def of(cls, ids: Sequence[int], tokens: Sequence["TrainedToken"]) -> "TokenRow":
+        """Return a row up to the last of some trained tokens."""
+        places, logprobs, weights = zip(*tokens, strict=True)
+        return cls(tuple(ids[: places[-1] + 1]), places, logprobs, weights=() if set(weights) == {1} else weights)
+
+    @property
+    def tokens(self) -> "list[TrainedToken]":
+        return [*zip(self.places, self.logprobs, self.weights or (1.0,) * len(self.places), strict=True)]
 
     @property
     def length(self) -> int:
@@ -47,12 +59,15 @@ class TokenRow:
         return [(self.ids[place],) for place in self.places]
 
 
-def _row(ids: Sequence[int], places: Sequence[int], logprobs: Sequence[float | None]) -> Iterator[TokenRow]:
+TrainedToken = tuple[int, float | None, float]
+"""The place of a token, its log-probability, and the factor of its loss."""
+
+
+def _row(ids: Sequence[int], tokens: Sequence[TrainedToken]) -> Iterator[TokenRow]:
     """Yield a row, if anything in it is trained. The first token never is, as nothing precedes it to predict it."""
-    pairs = [pair for pair in zip(places, logprobs, strict=True) if pair[0] > 0]
-    if pairs:
-        trained, known = zip(*pairs, strict=True)
-        yield TokenRow(tuple(ids[: trained[-1] + 1]), trained, known)
+    trained = [one for one in tokens if one[0] > 0]
+    if trained:
+        yield TokenRow.of(ids, trained)
 
 
 # ---- examples ----------------------------------------------------------------------------------------------------
@@ -66,13 +81,19 @@ def example_rows(
     Each turn follows the prompt that it would be asked with. Turns share a row as long as each prompt begins with
     everything before it; a template that shortens earlier turns, or a token that joins two of them, begins another.
     `after_end` trains what the template writes after the end token, too.
-    Raises `InvalidInput` for what the template leaves out.
+    Raises `InvalidInput` for what the template leaves out, and for a variable that it does not read.
     """
     messages, tools = example.messages, example.tools
+    chat = chat.given(example.template, tools)
     turns = [(place, answer_turn(chat, messages, place, tools, after_end)) for place in example.trained(which)]
     if turns:
         check_written(chat, messages, tools, turns)
-    return list(_rows((turn.prompt, turn.answer, turn.trained, [None] * len(turn.trained)) for _, turn in turns))
+    return list(
+        _rows(
+            (turn.prompt, turn.answer, turn.trained, [None] * len(turn.trained), example.weights.get(place, 1.0))
+            for place, turn in turns
+        )
+    )
 
 
 # ---- trajectories ------------------------------------------------------------------------------------------------
@@ -83,22 +104,22 @@ def trajectory_rows(chat: ChatTokenizer, trajectory: Trajectory, without_logprob
     return [row for history in trajectory.histories for row in _rows(_turns(chat, history, without_logprobs))]
 
 
-_Turn = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[float | None]]
-"""The tokens of a prompt, those of the answer, the places of the trained ones in it, and their log-probabilities."""
+_Turn = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[float | None], float]
+"""The tokens of a prompt, those of the answer, the places of the trained ones in it, their log-probabilities, and the
+factor of their losses.
+"""
 
 
 def _rows(turns: Iterable[_Turn]) -> Iterator[TokenRow]:
     ids: list[int] = []
-    places: list[int] = []
-    logprobs: list[float | None] = []
-    for prompt, answer, trained, sampled in turns:
+    tokens: list[TrainedToken] = []
+    for prompt, answer, trained, sampled, weight in turns:
         if [*prompt[: len(ids)]] != ids:
-            yield from _row(ids, places, logprobs)
-            places, logprobs = [], []
+            yield from _row(ids, tokens)
+            tokens = []
         ids = [*prompt, *answer]
-        places += [len(prompt) + place for place in trained]
-        logprobs += sampled
-    yield from _row(ids, places, logprobs)
+        tokens += [(len(prompt) + place, known, weight) for place, known in zip(trained, sampled, strict=True)]
+    yield from _row(ids, tokens)
 
 
 def _turns(chat: ChatTokenizer, history: History, without_logprobs: bool) -> Iterator[_Turn]:
@@ -109,7 +130,7 @@ def _turns(chat: ChatTokenizer, history: History, without_logprobs: bool) -> Ite
         if trained:
             prompt = choice.prompt_token_ids or chat.prompt(_begun(before), history.tools)
             answer, logprobs = _answer(chat, choice, before, history.tools)
-            yield prompt, answer, range(len(answer)), logprobs
+            yield prompt, answer, range(len(answer)), logprobs, 1.0
         before.append(choice.message)
 
 

@@ -37,11 +37,8 @@ class RowReading:
             raise InvalidInput.at("messages", msg=f"{msg}; shorten it, leave it out, or choose another 'overlong'")
         first = length - self.most if self.overlong == "keep_end" else 0
         last = {"drop": 0, "keep_start": self.most}.get(self.overlong, length)
-        kept = [(at - first, known) for at, known in zip(row.places, row.logprobs, strict=True) if first < at < last]
-        if not kept:
-            return TokenRow.left_out(row)
-        places, logprobs = zip(*kept, strict=True)
-        return TokenRow(row.ids[first : first + places[-1] + 1], places, logprobs)
+        kept = [(at - first, known, weight) for at, known, weight in row.tokens if first < at < last]
+        return TokenRow.of(row.ids[first:], kept) if kept else TokenRow.left_out(row)
 
 
 # ---- what there is in all ------------------------------------------------------------------------------------------
