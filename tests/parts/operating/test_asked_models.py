@@ -42,7 +42,7 @@ def looked_for(monkeypatch: pytest.MonkeyPatch, trained: Path) -> list[str]:
 
 
 def ask(name: str, store: Path) -> tuple[int, str]:
-    result = CliRunner().invoke(main, ["ask", "--store", str(store), name, "ping"])
+    result = CliRunner().invoke(main, ["ask", "--temperature", "0", "--store", str(store), name, "ping"])
     return result.exit_code, result.output
 
 

@@ -180,7 +180,7 @@ def test_pairs_are_trained_on_by_dpo(platform: Platform) -> None:
         refs.append(call.ref)
     found = platform.traffic.submit("pairs", score="up", pairs=True, train="p/bot").result()
     assert found.training_job_id is not None
-    trained = platform.training.job(found.training_job_id).wait()
+    trained = platform.training.job(found.training_job_id).wait().refresh()
     assert trained.kind == "dpo"
     assert [row.sources for row in platform.traffic.lineage("p/bot", 1)] == [tuple(refs)]
 

@@ -91,11 +91,18 @@ class Border:
     @contextmanager
     def crossed(self, name: str) -> Iterator[None]:
         try:
-            yield
+            with self.not_malformed():
+                yield
         except (BaseError, OSError) as fault:
             if isinstance(fault, FileNotFoundError) and not _NO_BUCKET.search(str(fault)):
                 raise missing(name) from None
             raise to_store_error(fault, self._place) from None
+
+    @contextmanager
+    def not_malformed(self) -> Iterator[None]:
+        """Raise `StoreError` for an endpoint that is none."""
+        try:
+            yield
         except BaseException as fault:
             if type(fault).__name__ != "PanicException":  # of obstore's language: it gives no other sign
                 raise

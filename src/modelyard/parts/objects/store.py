@@ -229,7 +229,8 @@ class ObjectArtifacts:
         if self._probe is None or time.monotonic() - self._answered <= _QUIET:
             return
         try:
-            obstore.head(self._probe, "modelyard-probe")
+            with self._border.not_malformed():
+                obstore.head(self._probe, "modelyard-probe")
         except (BaseError, OSError) as fault:
             if is_silence(fault):
                 raise to_store_error(fault, self._place) from None
