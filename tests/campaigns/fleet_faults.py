@@ -36,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fleet_callers import Caller, Seen, prepared
+from fleet_hearts import Hearts
 from fleet_yard import LEASE, SABOTAGES, platform
 
 from free_ports import free_ports
@@ -52,22 +53,26 @@ FROZEN = 4 * LEASE
 LONG_OUTAGE, LONG_ONES = 30.0, 0.1
 SHORTEST = 0.3
 """Seconds of each outage of a short campaign, which shows that the campaign works."""
-LONGEST_RETURN = 120.0
-TAKEN = re.compile(r"job \S+ was taken over from worker (\S+), which is dead or silent")
+LONGEST_RETURN = 900.0
+"""Seconds, for a machine that has much else to do."""
+STILL = 120
+"""Heartbeats of all workers together in which a job comes on, unless it stands still."""
+TAKEN = re.compile(r"(?m)^(\S+ \S+) .*job \S+ was taken over from worker (\S+), which is dead or silent")
 NAMED = re.compile(r"worker (\S+) waits for jobs")
 
 
 @attrs.define(eq=False)
 class Node:
     """A server or a worker, started again whenever it has ended. `disturbed` are the logs of processes that were
-    killed, frozen, or ended by themselves: others may take jobs from these, and from no other."""
+    killed, frozen, or ended by themselves, with the moment: others may take jobs from these since, and from no other.
+    """
 
     name: str
     command: list[str]
     folder: Path
     process: Any = None
     number: int = 0
-    disturbed: set[Path] = attrs.field(factory=set)
+    disturbed: dict[Path, float] = attrs.field(factory=dict)
     ended_alone: list[str] = attrs.field(factory=list)
     lock: Any = attrs.field(factory=threading.Lock)
 
@@ -81,21 +86,24 @@ class Node:
             words = [sys.executable, "-m", "modelyard.cli", *self.command, "--factory", "fleet_yard:platform"]
             self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
+    def disturb(self) -> None:
+        self.disturbed.setdefault(self.log, time.time())
+
     def end(self, how: int) -> None:
         with self.lock:
-            self.disturbed.add(self.log)
+            self.disturb()
             self.process.send_signal(how)
             try:
-                self.process.wait(60)
+                self.process.wait(LONGEST_RETURN)
             except subprocess.TimeoutExpired:
-                self.ended_alone.append(f"{self.log.name} did not end for a minute after a signal")
+                self.ended_alone.append(f"{self.log.name} did not end after a signal")
                 self.process.kill()
                 self.process.wait()
             self.start()
 
     def freeze(self, seconds: float) -> None:
         with self.lock:
-            self.disturbed.add(self.log)
+            self.disturb()
             self.process.send_signal(signal.SIGSTOP)
             time.sleep(seconds)
             self.process.send_signal(signal.SIGCONT)
@@ -105,7 +113,7 @@ class Node:
         if self.lock.acquire(blocking=False):
             try:
                 if self.process.poll() is not None:
-                    self.disturbed.add(self.log)
+                    self.disturb()
                     last = self.log.read_text().strip().splitlines()[-1:]
                     self.ended_alone.append(f"{self.log.name} ended with {self.process.returncode}: {last}")
                     self.start()
@@ -165,6 +173,7 @@ class Site:
     postgres: PostgresServer | None
     ports: list[int]
     seen: Seen
+    hearts: Hearts
     short: bool = False
     free: Any = attrs.field(factory=threading.Lock)
     targets: set[str] = attrs.field(factory=set)
@@ -299,7 +308,7 @@ def site_on(kind: str, sabotage: str, short: bool) -> Iterator[tuple[Site, Platf
         for node in nodes:
             node.start()
             stack.callback(lambda node=node: (node.process.kill(), node.process.wait()))
-        yield Site(nodes, model, objects, bucket, postgres, ports, seen, short), opened
+        yield Site(nodes, model, objects, bucket, postgres, ports, seen, Hearts(opened, seen.broken), short), opened
 
 
 def run(site: Site, faults: int, seed: int) -> None:
@@ -321,6 +330,8 @@ def run(site: Site, faults: int, seed: int) -> None:
     hitting = [threading.Thread(target=torment, args=[n], daemon=True) for n in range(TORMENTORS)]
     assert watch(site, callers[0].all_ready)
     callers[0].prepare()
+    for caller in callers:
+        caller.job()
     for thread in [*asking, *hitting]:
         thread.start()
     watch(site, lambda: not any(thread.is_alive() for thread in hitting), longest=float("inf"))
@@ -330,8 +341,8 @@ def run(site: Site, faults: int, seed: int) -> None:
         site.seen.broken.append("a server does not come back")
     before: list[object] = []
     while (now := callers[0].open_jobs()) and now != before:
-        before = now
-        watch(site, lambda: not callers[0].open_jobs(), LONGEST_RETURN / 2)
+        before, long = now, site.hearts.beats + STILL
+        watch(site, lambda long=long: site.hearts.beats > long or not callers[0].open_jobs())
     site.seen.broken += [f"a job stands still: {one}" for one in now]
 
 
@@ -341,7 +352,8 @@ def watch(site: Site, until: Callable[[], object], longest: float = LONGEST_RETU
     while not (held := bool(until())) and time.monotonic() < deadline:
         for node in site.nodes:
             node.look()
-        time.sleep(0.05)
+        site.hearts.look(calm=site.targets.isdisjoint({"model", "objects"}))
+        time.sleep(0.2)
     return held
 
 
@@ -361,14 +373,19 @@ def check(site: Site, opened: Platform) -> None:
         seen.broken.append(f"the budget is {budget}, and {totals} was booked")
     seen.broken += [f"a file is missing: {fault}" for fault in file_faults(opened._runtime)]
     logs = {log: log.read_text(errors="replace") for log in sorted(site.nodes[0].folder.glob("*.log"))}
-    fair = {name for node in site.nodes for log in node.disturbed for name in NAMED.findall(logs[log])}
+    fair = {name: at for node in site.nodes for log, at in node.disturbed.items() for name in NAMED.findall(logs[log])}
     for log, text in logs.items():
-        taken = [name for name in TAKEN.findall(text) if name not in fair]
+        taken = [name for at, name in TAKEN.findall(text) if moment(at) < fair.get(name, float("inf"))]
         seen.broken += [f"{log.name}: a job was taken from worker {name}, which lived" for name in taken]
     ended = [one for node in site.nodes for one in node.ended_alone]
     seen.broken += ended
     seen.notes["ended by themselves, and started again"] = ended
     seen.notes["tracebacks in the logs"] = dict(Counter(e for text in logs.values() for e in tracebacks(text)))
+
+
+def moment(logged: str) -> float:
+    seconds, milliseconds = logged.split(",")
+    return time.mktime(time.strptime(seconds, "%Y-%m-%d %H:%M:%S")) + int(milliseconds) / 1000
 
 
 def tracebacks(log: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
 from modelyard.domain.catalogue import Pricing
 from modelyard.engines.tabular.backend import TabularBackend
+from modelyard.errors import StoreClosed
 from modelyard.http.endpoint import Endpoint
 from modelyard.parts.objects.store import ObjectArtifacts
 from modelyard.parts.upstream.backend import UpstreamBackend
@@ -36,7 +37,10 @@ RETRIES: Any = {
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=0.5), "base": 2},
 }
 NTH = 25
-"""One of so many calls is broken by a sabotage."""
+"""One of so many answers is broken by a sabotage."""
+NTH_COMMIT = 10
+TURNS = 30
+"""Of a worker, after which its loop ends: some seconds."""
 
 
 class _Undone(Exception):
@@ -59,11 +63,18 @@ def platform() -> Platform:
     )
     if sabotage == "skip a commit":
         store: Any = opened._runtime.store
-        store.transact = _forgetful(store.transact)
+        store.transact, store.atransact = _forgetful(store.transact), _aforgetful(store.atransact)
     return opened
 
 
 # ---- what breaks it on purpose ---------------------------------------------------------------------------------------
+
+
+def _undone(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def undone(tx: Any) -> None:
+        raise _Undone(step(tx))
+
+    return undone
 
 
 def _forgetful(transact: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,14 +82,24 @@ def _forgetful(transact: Callable[..., Any]) -> Callable[..., Any]:
     calls = itertools.count(1)
 
     def forget(step: Callable[[Any], Any], durable: bool = True) -> Any:
-        if next(calls) % NTH:
+        if next(calls) % NTH_COMMIT:
             return transact(step, durable)
-
-        def undone(tx: Any) -> None:
-            raise _Undone(step(tx))
-
         try:
-            return transact(undone, durable)
+            return transact(_undone(step), durable)
+        except _Undone as found:
+            return found.args[0]
+
+    return forget
+
+
+def _aforgetful(transact: Callable[..., Any]) -> Callable[..., Any]:
+    calls = itertools.count(1)
+
+    async def forget(step: Callable[[Any], Any], durable: bool = True) -> Any:
+        if next(calls) % NTH_COMMIT:
+            return await transact(step, durable)
+        try:
+            return await transact(_undone(step), durable)
         except _Undone as found:
             return found.args[0]
 
@@ -87,7 +108,7 @@ def _forgetful(transact: Callable[..., Any]) -> Callable[..., Any]:
 
 def _swallow_claims() -> None:
     submit, calls = worker.Worker._submit, itertools.count(1)
-    worker.Worker._submit = lambda self, claimed: bool(next(calls) % 5 == 0) or submit(self, claimed)  # type: ignore[method-assign]
+    worker.Worker._submit = lambda self, claimed: bool(next(calls) % 2) or submit(self, claimed)  # type: ignore[method-assign]
 
 
 def _take_from_the_living() -> None:
@@ -100,6 +121,18 @@ def _take_from_the_living() -> None:
         reclaim(self, mine, take_over)
 
     ExpiredClaims.reclaim = greedy  # type: ignore[method-assign]
+
+
+def _outlive_its_loop() -> None:
+    turn, turns = worker.Worker._turn, itertools.count(1)
+
+    def ending(self: Any) -> None:
+        if next(turns) > TURNS:
+            raise StoreClosed
+        turn(self)
+
+    worker.Worker._turn = ending  # type: ignore[method-assign]
+    worker.Worker.fail = lambda self: None  # type: ignore[method-assign]
 
 
 def _answer_500() -> None:
@@ -116,6 +149,7 @@ SABOTAGES: dict[str, Callable[[], None]] = {
     "skip a commit": lambda: None,
     "swallow a claim": _swallow_claims,
     "take from the living": _take_from_the_living,
+    "outlive its loop": _outlive_its_loop,
     "answer 500": _answer_500,
     "lose a file": lambda: None,
 }

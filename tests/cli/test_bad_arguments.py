@@ -2,10 +2,11 @@
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -132,6 +133,40 @@ def refusal(*words: str) -> str:
 )
 def test_an_empty_argument_is_said_to_be_empty(words: tuple[str, ...]) -> None:
     assert "is empty: is a variable of the shell not set?" in CliRunner().invoke(main, words).output
+
+
+def commands_of(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield f"{path}{name}", command
+        if isinstance(command, click.Group):
+            yield from commands_of(command, f"{path}{name} ")
+
+
+def says_that_it_is_empty(command: click.Command, parameter: click.Parameter) -> bool:
+    value: object = ("", "") if parameter.nargs == -1 else ""
+    try:
+        parameter.process_value(click.Context(command), value)
+    except click.BadParameter as error:
+        return "is empty: is a variable of the shell not set?" in error.message
+    return False
+
+
+@pytest.mark.parts
+@pytest.mark.slow
+def test_every_command_says_which_name_is_empty() -> None:
+    asked = [
+        (path, parameter.human_readable_name, says_that_it_is_empty(command, parameter))
+        for path, command in commands_of(main)
+        if path != "docs"  # which lists all pages for no word
+        for parameter in command.params
+        if isinstance(parameter, click.Argument) or parameter.name in ("entity", "project")
+        if parameter.type is click.STRING
+    ]
+    assert len(asked) > 60
+    assert [(path, name) for path, name, said in asked if not said] == []
 
 
 @pytest.mark.slow

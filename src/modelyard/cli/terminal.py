@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +22,7 @@ from modelyard.errors import ArtifactsUnavailable, InvalidInput, StoreBusy
 from modelyard.part import refuse_address
 from modelyard.platform.platform import Platform
 from modelyard.report.table import printable, text_table
+from modelyard.stores.sqlite import nothing_half_made
 from modelyard.worker import platform_of
 
 StoreName = Path | str
@@ -67,6 +68,7 @@ _ARTIFACTS = "modelyard.artifacts"
 
 DEFAULT_STORE = Path("yard.db")
 _FACTORY = "modelyard.factory"
+_NAMES = frozenset({"entity", "project", "model", "base_model"})
 
 
 def names_once(context: click.Context, parameter: click.Parameter, pairs: Pairs) -> Pairs:
@@ -78,7 +80,12 @@ def names_once(context: click.Context, parameter: click.Parameter, pairs: Pairs)
 
 
 def store_option(command: C) -> C:
-    """Add the options that name a platform: `--store`, which the command gets, `--artifacts` and `--factory`."""
+    """Add the options that name a platform: `--store`, which the command gets, `--artifacts` and `--factory`. The
+    arguments and names that it has already may not be empty."""
+    for parameter in getattr(command, "__click_params__", ()):
+        is_name = isinstance(parameter, click.Argument) or parameter.name in _NAMES
+        if is_name and parameter.callback is None:
+            parameter.callback = not_empty
     for option in (_artifacts_option, _factory_option):
         command = option(command)
     named = click.option(
@@ -87,8 +94,9 @@ def store_option(command: C) -> C:
     return named(command)
 
 
-def not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    if value is not None and not value.strip():
+def not_empty(context: click.Context, parameter: click.Parameter, value: T) -> T:
+    """Return a value, or several. Raises `click.BadParameter` if one is an empty text."""
+    if any(isinstance(one, str) and not one.strip() for one in (value if isinstance(value, tuple) else (value,))):
         raise click.BadParameter("is empty: is a variable of the shell not set?", context, parameter)
     return value
 
@@ -151,8 +159,13 @@ def opened(store: StoreName, must_exist: bool = True, waits: bool = False) -> It
             require_store(store)
         return _made(factory) if factory else _opened_with_parts(store)
 
-    with patiently(make) if waits else make() as platform:
+    with made_whole(store if factory is None else ""), patiently(make) if waits else make() as platform:
         yield platform
+
+
+def made_whole(store: StoreName) -> AbstractContextManager[None]:
+    """Leave no file without a record where the block makes a store, and fails."""
+    return nothing_half_made(store) if isinstance(store, Path) else nullcontext()
 
 
 def patiently(do: Callable[[], T]) -> T:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import socket
 import threading
 from collections.abc import Callable
 from html import unescape
@@ -197,6 +198,37 @@ def test_the_nginx_of_the_docs_passes_a_stream_on_as_it_comes(tmp_path: Path) ->
         assert next(pieces) == b"/ai/v1/x"
         heard.set()
         assert b"".join(pieces) == b" and the end"
+
+
+PIECE, MOST = b"x" * 2**20, 128
+"""More than the buffers of three sockets hold, and less than nginx keeps in files."""
+
+
+@pytest.mark.servers
+def test_the_nginx_of_the_docs_holds_back_a_server_whose_client_does_not_read(tmp_path: Path) -> None:
+    sent, went_on = 0, threading.Event()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal sent
+        if scope["type"] != "http":
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while sent < MOST:
+            sent += 1
+            await send({"type": "http.response.body", "body": PIECE, "more_body": True})
+            went_on.set()
+        await send({"type": "http.response.body", "body": b""})
+
+    with (
+        asgi_server(behind_proxy(application, "", LOOPBACK), proxy_headers=False) as server,
+        nginx_server(tmp_path, location(), server.url) as site,
+        socket.create_connection(("127.0.0.1", int(site.rpartition(":")[2])), 60) as client,
+    ):
+        client.sendall(b"GET /ai/v1/x HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.recv(8) == b"HTTP/1.1"
+        while went_on.wait(1):
+            went_on.clear()
+        assert 0 < sent < MOST
 
 
 @each_case(

@@ -1,12 +1,20 @@
 """`modelyard migrate` and `modelyard copy`: stores of older versions, and stores of another kind."""
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import click
 
 from modelyard.cli.lazy_group import parts_of
-from modelyard.cli.terminal import StoreName, StoreType, named_factory, printable_store, require_store, store_option
+from modelyard.cli.terminal import (
+    StoreName,
+    StoreType,
+    made_whole,
+    named_factory,
+    printable_store,
+    require_store,
+    store_option,
+)
 from modelyard.compose import open_store, store_address
 from modelyard.domain.schema import records_of
 from modelyard.part import Part
@@ -53,7 +61,10 @@ def copy(source: StoreName, target: StoreName) -> None:
     require_store(source)
     parts = parts_of(click.get_current_context())
     declared = records_of(parts)
-    with closing(open_store(source, parts=parts)) as kept, closing(open_store(target, parts=[*parts, _COPY])) as copied:
+    with ExitStack() as stores:
+        kept = stores.enter_context(closing(open_store(source, parts=parts)))
+        stores.enter_context(made_whole(target))
+        copied = stores.enter_context(closing(open_store(target, parts=[*parts, _COPY])))
         records = copying.size_of(kept, declared)
         to_do = 3 * records - copying.size_of(copied, declared)  # read from one, written to the other, compared
         with click.progressbar(length=to_do, label=f"{records} records") as bar:

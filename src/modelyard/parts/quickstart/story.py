@@ -10,7 +10,7 @@ import attrs
 import click
 
 from modelyard import examples
-from modelyard.cli.terminal import PlaceType
+from modelyard.cli.terminal import PlaceType, made_whole
 from modelyard.compose import open_platform
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.promotion import NotWorse
@@ -68,7 +68,7 @@ def quickstart(folder: Path) -> None:
 def run(folder: Path, say: Callable[[str], None] = click.echo) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "yard.db"
-    with open_platform(file, project=PROJECT) as platform:
+    with made_whole(file), open_platform(file, project=PROJECT) as platform:
         say(f"A platform in one file: {file}\n")
         _show_catalogue(platform, say)
         name = _new_name(platform)

@@ -167,6 +167,11 @@ def other_tables(connection: Any, plans: Iterable[StatementPlan]) -> list[str]:
     ]
 
 
+def is_bare(connection: Any) -> bool:
+    """Return whether a file has no record of any kind."""
+    return _is_empty(connection) or not other_tables(connection, ())
+
+
 def set_version(changes: Sequence[Change]) -> str:
     """Return the statement that sets the schema's version; repeated, it writes a page and changes nothing."""
     return f"PRAGMA user_version={1 + len(changes)}"

@@ -1,0 +1,120 @@
+"""A command that made a store on a full disk, and failed, leaves none that can be taken for a store."""
+
+import resource
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from modelyard import Platform, open_platform
+from modelyard.cli import main
+from modelyard.compose import open_store
+from modelyard.errors import StorageFull
+from modelyard.protocols import Store
+from modelyard.quickstart import run
+from modelyard.stores.sqlite import nothing_half_made
+
+pytestmark = [pytest.mark.parts, pytest.mark.slow]
+
+MAKERS = (
+    ("keys", "create", "--entity", "acme", "--store", "new.db"),
+    ("webhooks", "add", "https://example.com/x", "--entity", "acme", "--store", "new.db"),
+    ("serve", "--port", "0", "--store", "new.db"),
+    ("copy", "old.db", "new.db"),
+    ("train", "sft", "d/new", "data.jsonl", "--base-model", "tabular-mini", "--store", "new.db"),
+    ("quickstart", "."),
+    ("restore", "backup.db", "new.db"),
+)
+ROW = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
+
+
+@contextmanager
+def files_of(size: int) -> Iterator[None]:
+    """Let no file grow beyond this size, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.jsonl").write_text(ROW * 3)
+    with open_platform("old.db") as platform:
+        platform.keys.create("acme")
+        platform.backup("backup.db")
+    return tmp_path
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> int:
+    """The size of the log of a store that has no record."""
+    with closing(open_store(tmp_path / "bare.db")):
+        return (tmp_path / "bare.db-wal").stat().st_size
+
+
+def refused(words: tuple[str, ...], size: int) -> Result:
+    with files_of(size):
+        ended = CliRunner().invoke(main, words)
+    assert ended.exit_code == 1, ended.output
+    assert ended.output.strip().splitlines()[-1].startswith("Error: "), ended.output
+    return ended
+
+
+def is_taken_for_a_store(file: str) -> bool:
+    return CliRunner().invoke(main, ["models", "--store", file]).exit_code == 0
+
+
+@pytest.mark.parametrize("words", MAKERS, ids=lambda words: words[0])
+def test_a_store_that_has_no_room_for_its_tables_is_not_left_behind(place: Path, words: tuple[str, ...]) -> None:
+    refused(words, 40_000)
+    assert sorted(path.name for path in place.glob("[ny]*.db*")) == []
+
+
+@pytest.mark.parametrize("words", MAKERS[:4:3], ids=lambda words: words[0])
+def test_a_store_that_has_no_room_for_its_first_record_is_none(place: Path, bare: int, words: tuple[str, ...]) -> None:
+    refused(words, bare)
+    assert not is_taken_for_a_store("new.db")
+    assert CliRunner().invoke(main, words).exit_code == 0, "it can be done again"
+
+
+def test_a_program_leaves_none_either(place: Path) -> None:
+    with files_of(40_000), pytest.raises(StorageFull):
+        run(place / "first", lambda _: None)
+    assert list((place / "first").iterdir()) == []
+
+
+# ---- what is not removed ---------------------------------------------------------------------------------------------
+
+
+def test_a_store_that_was_there_stays(place: Path) -> None:
+    with closing(open_store("new.db")):
+        pass
+    with pytest.raises(StorageFull), nothing_half_made("new.db"):
+        raise StorageFull("no room")
+    assert is_taken_for_a_store("new.db")
+
+
+def fail(kept: Platform | Store) -> None:
+    if isinstance(kept, Platform):
+        kept.keys.create("acme")
+        kept.close()
+    raise StorageFull("no room")
+
+
+def test_a_store_with_a_record_stays(place: Path) -> None:
+    with pytest.raises(StorageFull), nothing_half_made("new.db"):
+        fail(open_platform("new.db"))
+    assert is_taken_for_a_store("new.db")
+
+
+def test_a_store_that_somebody_has_open_stays(place: Path) -> None:
+    with ExitStack() as held:
+        with pytest.raises(StorageFull), nothing_half_made("new.db"):
+            fail(held.enter_context(closing(open_store("new.db"))))
+        assert Path("new.db").exists()
