@@ -209,6 +209,7 @@ TIES = {
     ("sweeps", "datasets"): "held-out rows are split from the others",
     ("sweeps", "reports"): "tables and plots are drawn with its elements",
     ("tinker", "completions"): "sampling continues prompts of token ids",
+    ("torch", "objects"): "checkpoints are exported to object stores",
     ("traces", "interchange"): "evaluations that a program traces are runs",
     ("traces", "batches"): "files come in forms there, too",
     ("traces", "uploads"): "one client begins with the same GraphQL",
@@ -240,8 +241,9 @@ MEMBERS = (
     "platform/extended.py",
     "platform/training/service.py",
     "platform/evaluations/service.py",
+    "domain/training_config.py",
 )
-"""Where parts add members, which `parts/resources.py` declares."""
+"""Where parts add members and options, which `parts/resources.py` declares."""
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from modelyard.platform.jobs.job_type import JobType
     from modelyard.platform.platform import Platform
     from modelyard.platform.runtime import Runtime
-    from modelyard.protocols import ArtifactStore, Backend, Executor, Randomness, Store, Trainer, Tx
+    from modelyard.protocols import ArtifactStore, Backend, Executor, Randomness, Snapshot, Store, Trainer, Tx
     from modelyard.stores.table_changes import SchemaChange
 
     Resource = Callable[[Runtime, Principal], Any]
@@ -92,6 +92,10 @@ class DefaultEngine(Protocol):
         """Return the folder of a base model, if it has one."""
         ...
 
+    def source_of(self, base_model: str) -> Mapping[str, str]:
+        """Return the `hub_id` and the `revision` of a base model of a hub."""
+        ...
+
     def prepare(self) -> Sequence[str]:
         """Set up what must be set before anything is loaded; return the modules that jobs load slowly."""
         ...
@@ -114,8 +118,7 @@ class JobCluster(Protocol):
         ...
 
     def executor(self, factory: str, arguments: Sequence[str], python: str, log: str) -> "Executor":
-        """Return what runs jobs there: `factory` and its `arguments` open the platform, with this `python`. Their logs
-        have the form `log`, "text" or "json"."""
+        """Return what runs jobs there, for which `factory` opens the platform; their logs are "text" or "json"."""
         ...
 
 
@@ -151,6 +154,21 @@ class TrainedRecord(Protocol):
         ...
 
 
+class Capture(Protocol):
+    """What keeps the answers to a caller."""
+
+    @property
+    def model(self) -> str:
+        """What a name means that no model has."""
+        ...
+
+    def __call__(
+        self, running: Any, completion: Any, keep: "Callable[[Tx], object] | None"
+    ) -> "Callable[[Tx], object]":
+        """Return what keeps an answer, after `keep`, in the transaction that books it."""
+        ...
+
+
 def _no_trained_record(runtime: "Runtime", job: "Job", loose: list[str]) -> "TrainedRecord | None":
     return None
 
@@ -172,16 +190,18 @@ class Part:
 
     `engine` is what answers and trains by default, besides the echo and the tabular models; it gets the store, or None
     if that is new. `stores`, `artifacts` and `clusters` open what has an address with this scheme, as in "s3"; each
-    comes with an example. `trained` prepares what is recorded at the end of a training job; the names of
-    its artifacts are added to the list that it gets. `row_formats` makes a format of rows that a host gives read other
-    forms, too. `trajectories` reads trajectories in a form of its own, besides
-    the usual one: with `trained=True`, it refuses those of which it cannot tell what is trained.
+    comes with an example. `trained` prepares what is recorded at the end of a training job, and adds the names of its
+    artifacts to the list that it gets. `row_formats` makes a host's format of rows read other forms. `trajectories`
+    reads another form of them; with `trained=True`, it refuses those of which it cannot tell what is trained.
 
     `on_event` is called in the transaction in which something happens, with what has happened: the `Job` or the
     `EvaluationRun` that has ended, the `Promotion` that has moved an alias, the `Budget` of which it is time to warn.
     What it raises undoes the transaction, which may run again and may have to stay with one entity: the records that
     it writes are declared with `domain=("entity", "entity")`. `upkeep` is called each second while a platform is
     served, and by each worker, in a thread of its own.
+
+    `captures` returns what keeps the answers to a caller, with their log-probabilities and token ids. `submits` queues
+    a training job on data of its own kind, with the arguments of `platform.training.submit`; None for other data.
     """
 
     name: str
@@ -204,6 +224,8 @@ class Part:
     trajectories: "Callable[[], Callable[..., Trajectory]] | None" = None
     on_event: "Callable[[Runtime, Tx, object], None] | None" = None
     upkeep: "Callable[[Runtime], None] | None" = None
+    captures: "Callable[[Runtime, Snapshot, Principal], Capture | None] | None" = None
+    submits: "Callable[..., Any] | None" = None
 
 
 def standard_parts() -> Sequence[Part]:

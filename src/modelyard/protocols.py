@@ -559,9 +559,11 @@ class Detokenizing(Tokenizing, Protocol):
 
 @attrs.frozen
 class Started:
-    """Training begins and will take `steps` gradient steps. Yielded once, also by a resumed run."""
+    """Training begins and will take `steps` gradient steps. Yielded once, also by a resumed run. `about` is what else
+    there is to say of it, as JSON: the event has it."""
 
     steps: int
+    about: Mapping[str, Any] = attrs.field(factory=dict, eq=False)
 
 
 @attrs.frozen
@@ -623,7 +625,8 @@ class Trainer(Protocol):
 
     def methods(self, base_model: str) -> Collection[str]:
         """Return the methods by which it can train this base model: none for an unknown base model. A job of another
-        method is rejected when it is created, so a trainer need not change when the platform adds a method."""
+        method is rejected when it is created, so a trainer need not change when the platform adds a method. A mapping
+        from each to a subclass of its configuration adds options of the trainer's own."""
         ...
 
     def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:

@@ -118,6 +118,22 @@ def refusal(*words: str) -> str:
     return f"status {ended.exit_code}: {ended.output[-300:]!r}" if wrong else ""
 
 
+@pytest.mark.parts
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "sft", "", "data.jsonl"),
+        ("train", "sft", "d/m", ""),
+        ("train", "sweep", "", "data.jsonl"),
+        ("train", "sweep", "d/m", ""),
+        ("datasets", "split", ""),
+    ],
+    ids=lambda words: "-".join(words),
+)
+def test_an_empty_argument_is_said_to_be_empty(words: tuple[str, ...]) -> None:
+    assert "is empty: is a variable of the shell not set?" in CliRunner().invoke(main, words).output
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_bad_argument_of_any_command_is_one_line_and_changes_nothing(yard: Path, case: str) -> None:

@@ -168,7 +168,7 @@ def test_a_worker_runs_each_job_in_its_own_process_until_it_is_terminated(store:
     assert "waits for jobs" in worker.stderr.readline()
     with open_platform(store) as platform:
         _, queued = platform.training.list().page().items
-        ended = platform.training.job(queued.id).wait(60)
+        ended = platform.training.job(queued.id).wait(60).refresh()
     assert (ended.status, ended.attempts) == ("succeeded", 1)
     worker.send_signal(signal.SIGTERM)
     _, reply = worker.communicate(timeout=60)

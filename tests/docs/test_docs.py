@@ -30,6 +30,7 @@ CLIENTS = {
     "use-the-trace-client.md": "weave",
     "serve-a-local-model.md": "torch",
     "train-a-local-model.md": "torch",
+    "take-a-model-elsewhere.md": "torch",
     "keep-artifacts-in-an-object-store.md": "moto",
 }
 ON_POSTGRES = "keep-records-in-postgresql.md"

@@ -127,7 +127,7 @@ def test_each_job_after_the_first_is_forked_from_one_process_that_has_imported_e
         server = forks(forking)
         monkeypatch.setattr(executing._Child, "start", None)  # no other process can be started from here on
         for _ in range(3):
-            assert platform.training.sft("p/m", ROWS).wait().attempts == 1
+            assert platform.training.sft("p/m", ROWS).wait().refresh().attempts == 1
         assert imported(tmp_path) == [f"{server._process.pid} PASSIVE 1"]
         assert server.lives
     assert not server.lives
@@ -173,7 +173,7 @@ def test_without_its_imports_the_fork_server_leaves_every_job_to_a_new_process(
     executor = SubprocessExecutor("modelyard.compose:open_platform", arguments, preload=["no_such_module"], fork=True)
     with platform.worker(executor=executor):
         for _ in range(2):
-            assert platform.training.sft("p/m", ROWS).wait().attempts == 1
+            assert platform.training.sft("p/m", ROWS).wait().refresh().attempts == 1
             assert executor._forks is not None
             executor._forks._process.wait(PATIENCE)
 

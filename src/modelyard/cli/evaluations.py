@@ -13,6 +13,7 @@ from modelyard.cli.terminal import PlaceType, StoreName, json_option, opened, sh
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.report.evaluations.export import check_report_path
 from modelyard.report.numbers import id_text, model_text, ref_text, scorer_text
+from modelyard.report.terminal import log_to_terminal
 
 project_option = click.option("--project", help="The project; by default that of the platform.")
 save_option = click.option(
@@ -70,6 +71,7 @@ def evaluate(
         if save is not None:
             check_report_path(save)
         baseline = None if not_worse_than is None else run_named(platform, not_worse_than)
+        log_to_terminal()
         found = platform.evaluations.run_each(
             evaluation, models, rows, scorers or None, progress=sys.stderr.isatty(), **options
         )

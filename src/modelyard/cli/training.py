@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.terminal import C, StoreName, names_once, opened, store_option
+from modelyard.cli.terminal import C, StoreName, names_once, not_empty, opened, store_option
 from modelyard.domain.job import JobKind
 from modelyard.errors import Conflict, JobFailed
+from modelyard.report.terminal import log_to_terminal
 
 
 def parsed_option(text: str) -> tuple[str, Any]:
@@ -39,8 +40,8 @@ def _training(command: C) -> C:
         ),
         click.option("--priority", type=int, help="From -1000 to 1000; the higher runs first."),
         click.option("--base-model", help="Make MODEL from this base model, if there is none of that name."),
-        click.argument("data"),
-        click.argument("model"),
+        click.argument("data", callback=not_empty),
+        click.argument("model", callback=not_empty),
         store_option,
     ):
         command = option(command)
@@ -109,6 +110,7 @@ def _train(
             click.echo(job.id)
             return
         try:
+            log_to_terminal()
             checkpoint = job.result(progress=sys.stderr.isatty())
         except JobFailed as failed:
             raise click.ClickException(f"{failed}; modelyard jobs show {job.id} shows all") from failed

@@ -245,8 +245,7 @@ class AnsweredRequest:
 
 @attrs.frozen
 class DeletedEntity:
-    """That all data of an entity were deleted: a text of a request that began before is not stored. `id` is a digest of
-    its name, which is forgotten, too."""
+    """All data of an entity were deleted: no text of what began before is stored. `id` is a digest of its name."""
 
     id: str
     deleted_at: datetime

@@ -134,9 +134,8 @@ RECORDS = (
 
 @attrs.frozen
 class TrainedStep:
-    """How one checkpoint came to be. `digest` is that of its weights. `data_digest` is the SHA-256 of the data that its
-    job trained on, `data_url` their name if they were a dataset. Without a job it is the untouched base. Of a deleted
-    checkpoint only the step is known."""
+    """How a checkpoint came to be, with the digest of its weights, and the SHA-256 and the dataset's name of its data.
+    Without a job it is the untouched base, or came from elsewhere. Of a deleted one only the step is known."""
 
     step: int
     digest: str | None = None
@@ -150,8 +149,9 @@ class TrainedStep:
 @attrs.frozen
 class CheckpointLineage:
     """The sources of a checkpoint, and what was made of it. `steps` begins with the checkpoint itself and continues
-    with what it was trained from, the nearest first. `runs` are the evaluation runs on it, the newest first. `entries`
-    are the catalogue entries that it answers. `more` tells that there are further steps or runs."""
+    with what it was trained from, the nearest first. `runs` are those that evaluated it, the newest first. `entries` of
+    the catalogue are answered by it. `more` tells of further steps or runs. `base` has `hub_id` and `revision` (the
+    commit) of a base model of a hub."""
 
     model: Model
     checkpoint: Checkpoint
@@ -160,6 +160,7 @@ class CheckpointLineage:
     runs: tuple[EvaluationRun, ...] = ()
     more: bool = False
     entries: tuple[str, ...] = ()
+    base: Mapping[str, str] = EMPTY
 
     @property
     def job_id(self) -> str | None:

@@ -1,12 +1,17 @@
 """The settings of training jobs, every default resolved. Names, defaults and bounds are those of the wire."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self, TypedDict, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, get_args
 
 import attrs
 
-from modelyard.errors import InvalidInput, Problem
+from modelyard.errors import InvalidInput, Problem, nearest
+
+if TYPE_CHECKING:
+    from modelyard.parts.resources import DPOKeywords, RLKeywords, SFTKeywords
+else:
+    DPOKeywords = RLKeywords = SFTKeywords = TypedDict("Keywords", {})
 
 ImportanceSamplingLevel = Literal["token", "sequence", "average", "geometric_average"]
 AssistantTurns = Literal["all", "last"]
@@ -48,6 +53,11 @@ class TrainingConfig:
         unknown = sorted(given.keys() - {field.name for field in attrs.fields(cls)})
         _refuse([Problem((name,), "is not an option of this training method") for name in unknown])
         return cls(**{name: _frozen(value) for name, value in given.items() if value is not None})
+
+    @classmethod
+    def hint(cls, name: str, known: Iterable[str]) -> str:
+        """Return what the refusal of an unknown option adds."""
+        return nearest(name, known)
 
     def check_rows(self, rows: int) -> None:
         """Raise `InvalidInput` where so many rows do not suit the settings."""
@@ -257,7 +267,7 @@ class LoopConfig(TrainingConfig):
         return [Problem(("stop_when", name), message) for name, fits, message in rules if not fits]
 
 
-class RLOptions(TypedDict, total=False):
+class RLOptions(RLKeywords, total=False):
     learning_rate: float | None
     ppo: bool | None
     loss_fn: Literal["cispo", "ppo"] | None
@@ -278,14 +288,14 @@ class RLOptions(TypedDict, total=False):
     allow_training_without_logprobs: bool | None
 
 
-class SFTOptions(TypedDict, total=False):
+class SFTOptions(SFTKeywords, total=False):
     learning_rate: float | Sequence[float] | None
     batch_size: BatchSize | None
     epochs: int | None
     assistant_turns: AssistantTurns | None
 
 
-class DPOOptions(TypedDict, total=False):
+class DPOOptions(DPOKeywords, total=False):
     learning_rate: float | Sequence[float] | None
     batch_size: BatchSize | None
     epochs: int | None

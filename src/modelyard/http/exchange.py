@@ -274,8 +274,8 @@ class HttpExchange:
             yield from self._identify()
 
     def _identify(self) -> Flow[Caller]:
-        waits, threads = self.served.callers.waits(self.match.auth), self.threads.store.of(AUTHENTICATION)
-        return (yield flow.Call(self._find_caller, waits, threads))  # type: ignore[no-any-return]
+        waits = self.served.callers.waits(self.match.auth)
+        return (yield flow.Call(self._find_caller, waits, self.threads.store.of(AUTHENTICATION)))  # type: ignore
 
     def _find_caller(self) -> Caller:
         callers, auth = self.served.callers, self.match.auth

@@ -121,6 +121,12 @@ class HttpRouter:
                     self._build(self._make())
                     self._make = None
 
+    def begin_with(self, routes: Sequence[Route]) -> None:
+        """Have these routes, too, before all are loaded."""
+        with self._lock:
+            if self._make is not None and routes[0].path not in self.exact:
+                self._build([*self._routes, *routes])
+
     def _build(self, routes: Iterable[Route]) -> None:
         self._routes = tuple(routes)
         self._root = _Node()

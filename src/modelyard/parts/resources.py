@@ -8,6 +8,7 @@ from modelyard.parts.comparisons.service import CompareAll
 from modelyard.parts.completions.service import Completions
 from modelyard.parts.datasets.service import Datasets
 from modelyard.parts.embeddings.service import Embeddings
+from modelyard.parts.episodes.service import Episodes
 from modelyard.parts.fine_tuning.service import FineTuning
 from modelyard.parts.interchange.service import InspectLogs
 from modelyard.parts.metrics.service import Metrics
@@ -17,7 +18,12 @@ from modelyard.parts.retention.service import KeepEvents, KeepLedger, KeepRuns, 
 from modelyard.parts.shares.service import Shares
 from modelyard.parts.sweeps.service import StartSweep, Sweeps
 from modelyard.parts.tinker.service import TrainingRuns
+from modelyard.parts.torch.exports.imported import ImportAdapter
+from modelyard.parts.torch.exports.service import ExportModel, PushModel
 from modelyard.parts.torch.service import AddBaseModel, ListBaseModels
+from modelyard.parts.torch.training.options import DPOKeywords as DPOKeywords
+from modelyard.parts.torch.training.options import RLKeywords as RLKeywords
+from modelyard.parts.torch.training.options import SFTKeywords as SFTKeywords
 from modelyard.parts.traces.service import Traces
 from modelyard.parts.traffic.service import Traffic
 from modelyard.parts.uploads.service import Uploads
@@ -33,6 +39,8 @@ class StandardResources:
     """The shares of entities in the workers."""
     annotations: Annotations
     """Tags and notes on jobs, runs, models and checkpoints."""
+    episodes: Episodes
+    """What agents do with a model, call by call, to train it."""
     datasets: Datasets
     """Data sets that were uploaded, and splits of them."""
     sweeps: Sweeps
@@ -60,6 +68,12 @@ class StandardResources:
     """Offer a causal language model in a local folder, and train on it."""
     base_models: ListBaseModels
     """List the base models in local folders."""
+    export_model: ExportModel
+    """Write a checkpoint where others load it: as an adapter, merged, or as a GGUF file."""
+    push_model: PushModel
+    """Send a checkpoint to a hub."""
+    import_adapter: ImportAdapter
+    """Add an adapter that peft saved to a model."""
 
 
 class CompatResources:

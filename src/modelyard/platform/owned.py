@@ -45,19 +45,18 @@ def _found(tx: Tx, record: Record, lookup: str, id: str) -> Iterator[Any]:
 
 
 def mark_deleted(tx: Tx, entity: str, now: datetime) -> None:
-    """Record that all data of an entity are deleted."""
-    mark = DeletedEntity(digest(entity), now)
-    (tx.add if tx.find(DeletedEntity, KEY, mark.id) is None else tx.replace)(mark)
+    known = tx.find(DeletedEntity, KEY, digest(entity))
+    (tx.add if known is None else tx.replace)(DeletedEntity(digest(entity), now))
 
 
 def unless_deleted(runtime: Runtime, entity: str, began: float, keep: Callable[[Tx], T]) -> Callable[[Tx], T]:
-    """Return the step that keeps a text of a request that began at this time of the monotonic clock. It raises
-    `Unauthenticated` if all data of the entity were deleted since."""
+    """Return the step `keep` of a request that began at this monotonic time, for texts. It raises `Unauthenticated` if
+    all data of the entity were deleted since."""
     begun, name = runtime.clock.now() - timedelta(seconds=runtime.clock.monotonic() - began), digest(entity)
 
     def step(tx: Tx) -> T:
         mark = tx.find(DeletedEntity, KEY, name)
-        if mark is not None and begun <= mark.deleted_at:
+        if mark is not None and begun < mark.deleted_at:
             raise Unauthenticated("the entity of this request was deleted")
         return keep(tx)
 

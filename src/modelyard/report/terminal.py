@@ -48,14 +48,14 @@ class JsonFormatter(logging.Formatter):
         return self.formatException(record.exc_info) if record.exc_info else None
 
 
-def log_to_terminal(form: str) -> None:
-    """Log to standard error as `text` or `json`, with a line for each request, unless logging is set up already."""
+def log_to_terminal(form: str = "") -> None:
+    """Log to standard error, as `text` or `json` with a line for each request, or warnings, unless it is set up."""
     if logging.getLogger().handlers:
         return
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else PlainFormatter())
     handler.addFilter(unreported)
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.basicConfig(level=logging.INFO if form else logging.WARNING, handlers=[handler])
     logging.getLogger("modelyard.access").setLevel(logging.INFO)
 
 

@@ -81,6 +81,14 @@ def test_the_right_password_opens_it(postgres_with_password: PostgresServer) -> 
     open_platform(postgres_with_password.address(user=f"{GUARDED}:{SECRET}")).close()
 
 
+def test_an_unknown_option_of_an_address_is_named() -> None:
+    with pytest.raises(StoreError, match="unknown option 'nix'"):
+        open_platform("postgresql:///x?nix=1")
+    with pytest.raises(StoreError, match="is malformed") as caught:  # it may be a part of a password
+        open_platform(f"postgresql:///x?{SECRET}=b@host")
+    assert SECRET not in str(caught.value)
+
+
 def test_a_malformed_address_is_not_repeated() -> None:
     with pytest.raises(StoreError, match="malformed") as caught:
         open_platform(f"postgresql://me:{SECRET}%zz@host/yard")

@@ -36,7 +36,6 @@ from polling import until
 from postgres_server import PostgresServer, server_folder
 
 IMPATIENT = 0.1
-LOGGING_COMMAND = "import logging; logging.basicConfig(); from modelyard.cli import main; main()"
 EXAMPLE = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
 ASKED = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
 CALLS: list[tuple[str, str, Any]] = [
@@ -177,13 +176,13 @@ def test_who_waits_for_a_job_or_follows_it_hears_of_all_of_it(
 
 @pytest.mark.slow
 def test_the_command_that_watches_a_job_comes_back_by_itself(own_server: PostgresServer, tmp_path: Path) -> None:
-    """It waits ten seconds for each look, so three of them are an outage of half a minute."""
+    """It says that it waits. It waits ten seconds for each look, so three of them are an outage of half a minute."""
     with held_site(own_server) as (platform, trainer, _), platform.worker():
         job = platform.training.sft(platform.models.create("m", base_model="tabular-mini"), [EXAMPLE] * 4)
         assert trainer.held.reached.wait(60)
         words = ["jobs", "watch", job.id, "--store", own_server.address("yard1")]
         with subprocess.Popen(
-            [sys.executable, "-c", LOGGING_COMMAND, *words, "--artifacts", str(tmp_path / "artifacts")],
+            [sys.executable, "-m", "modelyard.cli", *words, "--artifacts", str(tmp_path / "artifacts")],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -198,7 +197,7 @@ def test_the_command_that_watches_a_job_comes_back_by_itself(own_server: Postgre
                 while looks < 3:
                     line = watch.stderr.readline()
                     assert line, "it has ended"
-                    looks += "is looked at again in" in line
+                    looks += "waiting for the store; the job is looked at again in" in line
             finally:
                 trainer.held.released.set()
                 own_server.start()

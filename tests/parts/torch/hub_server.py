@@ -3,7 +3,7 @@
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -44,6 +44,10 @@ class Hub:
     """Method, path and Range of each request."""
     tokens: list[tuple[str, str]] = attrs.field(factory=list)
     """Path and token of each request."""
+    takes: "Callable[[Hub, str, str, bytes], tuple[int, Any]] | None" = None
+    """What answers requests that write: none are answered without."""
+    pushed: Any = None
+    """What it was sent."""
 
     def data(self, name: str, file: str) -> bytes:
         return self.sent.get(file, self.models[name][file])
@@ -61,7 +65,9 @@ class Hub:
         return bool(named)
 
     def info(self, name: str, commit: str) -> dict[str, Any]:
-        return {"id": name, "sha": commit, "siblings": [self._sibling(*file) for file in self.models[name].items()]}
+        siblings = [self._sibling(*file) for file in self.models[name].items()]
+        private = self.pushed is not None and self.pushed.private.get(name, name in self.private)
+        return {"id": name, "sha": commit, "siblings": siblings, "private": private}
 
     def _sibling(self, file: str, data: bytes) -> dict[str, Any]:
         one: dict[str, Any] = {"rfilename": file, "size": len(data)}
@@ -86,6 +92,31 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+    def do_POST(self) -> None:
+        hub, path = cast(_Server, self.server).hub, self.path.partition("?")[0].strip("/")
+        body, token = self._body(), self.headers.get("Authorization", "")
+        hub.asked.append((self.command, path, ""))
+        hub.tokens.append((path, token))
+        if hub.refuses(path):
+            self._send(429, b"{}", {"Retry-After": hub.retry_after})
+        elif hub.takes is None or (token != f"Bearer {hub.token}" and not path.startswith("stored/")):
+            self._send(401, b"{}", {})
+        else:
+            status, said = hub.takes(hub, self.command, path, body)
+            self._send(status, json.dumps(said).encode(), {"Content-Type": "application/json"})
+
+    do_PUT = do_POST
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        data = b""
+        while size := int(self.rfile.readline(), 16):
+            data += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return data
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -123,9 +154,12 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def _resolve(self, hub: Hub, path: str) -> None:
-        org, name, _, revision, *file = path.split("/")
-        model, name = f"{org}/{name}", "/".join(file)
+        org, name, _, revision, *file = [*path.split("/"), "", "", ""]
+        model, name = f"{org}/{name}", "/".join(file).rstrip("/")
         if self._refused(hub, model, revision):
+            return
+        if name not in hub.models[model]:
+            self._send(404, b"{}", {"X-Error-Code": "EntryNotFound"})
             return
         data, commit = hub.models[model][name], hub.branches.get(revision, revision)
         large = len(data) >= LARGE

@@ -484,3 +484,13 @@ def test_the_endpoint_and_the_cache_are_settings_of_the_environment(hub: Hub, tm
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "home").rglob("model.safetensors"))
     assert len(weights_of(hub)) > LARGE
+
+
+def test_the_lineage_of_a_checkpoint_has_the_commit_of_its_base_model(hub: Hub, folder: Path) -> None:
+    with open_platform() as yard:
+        yard.add_base_model(NAME, id="mine")
+        yard.add_base_model(folder, id="plain")
+        for base in ("mine", "plain"):
+            yard.models.create(base, project="demo", base_model=base)
+        assert yard.models.lineage("demo/mine", 0).base == {"hub_id": NAME, "revision": COMMIT}
+        assert yard.models.lineage("demo/plain", 0).base == {}

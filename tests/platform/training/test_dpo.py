@@ -88,7 +88,7 @@ def test_rows_come_as_values_as_a_file_and_as_a_dataset(platform: Platform, tmp_
     dataset = platform.training.upload("pairs", path, project="p")
     assert dataset.rows == len(PAIRS)
     for data, rows in (([value], 1), (PAIRS, 16), (path, 16), (dataset.url, 16)):
-        assert platform.training.dpo("p/m", data).wait().total == math.ceil(rows / 2)
+        assert platform.training.dpo("p/m", data).wait().refresh().total == math.ceil(rows / 2)
     again = [platform.training.dpo("p/m", dataset.url) for _ in range(2)]
     assert again[0].id == again[1].id
 

@@ -110,7 +110,7 @@ def test_a_loop_says_why_it_stopped_and_where_it_began(
     """Nothing is answered right here, so the first score is the best, and a target of 0 is reached at once."""
     options = {**SMALL, "rounds": 3, "stop_when": stop_when}
     job = platform.training.loop("p/m", TASKS, "exact_match", held_out=HELD_OUT, **options)
-    ended = job.wait()
+    ended = job.wait().refresh()
     assert len(rounds_of(job)) == rounds
     assert (ended.stop_reason, [*job.events()][-1].data) == (reason, {"stop_reason": reason})
     start, *others = job.metrics()
@@ -120,7 +120,7 @@ def test_a_loop_says_why_it_stopped_and_where_it_began(
 
 
 def test_a_loop_without_held_out_tasks_has_no_row_before_its_first_round(platform: Platform) -> None:
-    ended = (job := platform.training.loop("p/m", TASKS, length, **SMALL)).wait()
+    ended = (job := platform.training.loop("p/m", TASKS, length, **SMALL)).wait().refresh()
     assert [row.step for row in job.metrics()] == [1, 2]
     assert ended.stop_reason == "rounds: all 2 are done"
     assert "start_held_out" not in ended.metrics

@@ -425,7 +425,7 @@ def test_without_any_worker_waiting_runs_what_is_ahead_of_the_job_and_the_job(ya
     assert job.wait().status is JobStatus.SUCCEEDED
     assert [one.status.value for one in (ahead, other, behind)] == ["succeeded", "queued", "queued"]
     assert (job.step, job.result().step) == (2, 2)
-    assert job.wait() == job.refresh()
+    assert job.wait() is job
 
 
 def test_waiting_raises_what_became_of_a_job_that_did_not_succeed(yard: Any) -> None:
@@ -464,7 +464,7 @@ def test_a_wait_takes_over_when_the_worker_elsewhere_dies(yard: Any) -> None:
     yard.abandon(3)
     watched = JobHandle(yard.runtime, yard.principal, job.id)
     lease, poll, before = yard.runtime.settings.lease, yard.runtime.settings.poll, yard.clock.monotonic()
-    assert watched.wait().attempts == 2
+    assert watched.wait().refresh().attempts == 2
     assert lease <= yard.clock.monotonic() - before <= lease + 2 * poll
 
 
@@ -703,7 +703,7 @@ def test_a_job_for_a_worker_elsewhere_is_taken_where_nothing_trains_the_base_mod
 
 def test_rows_are_trained_on_as_often_as_is_requested(yard: Any) -> None:
     rows, model = [plain(number) for number in range(4)], yard.model("repeated")
-    assert yard.training.sft(model, rows, epochs=3, batch_size=2).wait().total == 6
+    assert yard.training.sft(model, rows, epochs=3, batch_size=2).wait().refresh().total == 6
     for options, says in (
         ({"epochs": 0}, "epochs"),
         ({"epochs": 3, "batch_size": 2, "learning_rate": [1e-4] * 5}, "12 rows make 6 batches"),

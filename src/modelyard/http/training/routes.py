@@ -1,14 +1,14 @@
 """The routes of training jobs and training data (specification 4.3)."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from modelyard.domain.job import JobKind, JobStatus
 from modelyard.domain.training import Dataset
-from modelyard.domain.training_config import LoopOptions
-from modelyard.errors import InvalidInput
+from modelyard.domain.training_config import LoopOptions, TrainingConfig
+from modelyard.errors import Forbidden, InvalidInput, NotFound
 from modelyard.formats.training_data import read_dataset
 from modelyard.http.body_schemas import NeedsBody, resources_of
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, creating, idempotency_key
@@ -21,7 +21,6 @@ from modelyard.http.training.schemas import (
     DatasetObject,
     DPOJobCreate,
     LoopCreate,
-    OptionsBody,
     RLJobCreate,
     SFTJobCreate,
     TrainingEventPage,
@@ -36,6 +35,7 @@ from modelyard.http.training.schemas import (
     sft_request,
 )
 from modelyard.http.trajectory_body import groups_body
+from modelyard.platform.training.methods import METHODS
 from modelyard.protocols import StoredArtifact
 
 JOBS = "/v1/preview/training-jobs"
@@ -49,24 +49,29 @@ def create_rl_job(call: RouteCall) -> Response:
     """Create an RL job, which trains a model on the rewards of its trajectories."""
     key = idempotency_key(call)
     with groups_body(call, trained=True) as (rest, stored):
-        body = rl_request(rest)
+        own = _config(call, JobKind.RL, rest)
+        body = rl_request(rest, own)
+        options = options_of(body.experimental_config, rest.get("experimental_config"), own)
         with problems_at("body", "experimental_config", model="model_id", data="trajectory_groups"):
-            return _create(call, JobKind.RL, body.model_id, stored, body.experimental_config, key, body.needs)
+            return _create(call, JobKind.RL, body.model_id, stored, options, key, body.needs)
 
 
 def create_sft_job(call: RouteCall) -> Response:
     """Create an SFT job, which fine-tunes a model on a dataset."""
-    return _create_on_dataset(call, JobKind.SFT, sft_request(call.body))
+    own = _config(call, JobKind.SFT, call.body)
+    return _create_on_dataset(call, JobKind.SFT, sft_request(call.body, own), own)
 
 
 def create_dpo_job(call: RouteCall) -> Response:
     """Create a DPO job, which trains a model on a dataset of preferences."""
-    return _create_on_dataset(call, JobKind.DPO, dpo_request(call.body))
+    own = _config(call, JobKind.DPO, call.body)
+    return _create_on_dataset(call, JobKind.DPO, dpo_request(call.body, own), own)
 
 
 def create_training_loop(call: RouteCall) -> Response:
     """Create a training loop: a job that samples, judges, trains and validates, round after round."""
-    key, body = idempotency_key(call), loop_request(call.body)
+    key, own = idempotency_key(call), _config(call, JobKind.RL, call.body)
+    body = loop_request(call.body, own)
     with problems_at("body", "config", model="model_id", tasks="tasks", held_out="held_out", reward="reward"):
         call.platform.jobs.require_worker()
         job = call.platform.training.loop(
@@ -76,17 +81,28 @@ def create_training_loop(call: RouteCall) -> Response:
             held_out=body.held_out,
             idempotency_key=key,
             needs=None if body.needs is None else resources_of(body.needs),
-            **cast("LoopOptions", options_of(body.config)),
+            **cast("LoopOptions", options_of(body.config, call.body.get("config"), own)),
         )
     return json_response(job_object(job.refresh()))
 
 
-def _create_on_dataset(call: RouteCall, kind: str, body: SFTJobCreate | DPOJobCreate) -> Response:
+def _config(call: RouteCall, kind: str, body: Any) -> type[TrainingConfig]:
+    """Return the configuration by which the model of a body is trained; the method's own if there is no such model."""
+    model = body.get("model_id") if isinstance(body, dict) else None
+    with suppress(NotFound, Forbidden, InvalidInput):
+        return call.platform.training.method(kind, str(model).lower())[0].config
+    return METHODS[kind].config
+
+
+def _create_on_dataset(
+    call: RouteCall, kind: str, body: SFTJobCreate | DPOJobCreate, own: type[TrainingConfig]
+) -> Response:
     key, url = idempotency_key(call), "training_data_url"
+    options = options_of(body.config, call.body.get("config"), own)
     with problems_at("body", "config", data=url, training_data_url=url, model="model_id"):
         if "://" not in body.training_data_url:
             raise InvalidInput.at("data", msg="must be the URL that the upload of a dataset returned")
-        return _create(call, kind, body.model_id, body.training_data_url, body.config, key, body.needs)
+        return _create(call, kind, body.model_id, body.training_data_url, options, key, body.needs)
 
 
 def _create(
@@ -94,13 +110,13 @@ def _create(
     kind: str,
     model_id: str,
     data: str | StoredArtifact,
-    options: OptionsBody | None,
+    options: Mapping[str, Any],
     key: str | None,
     needs: NeedsBody | None,
 ) -> Response:
     training, model_id = call.platform.training, model_id.lower()
-    asked, wanted = options_of(options), None if needs is None else resources_of(needs)
-    job = training.submit(kind, model_id, data, asked, idempotency_key=key, needs=wanted, require_worker=True)
+    wanted = None if needs is None else resources_of(needs)
+    job = training.submit(kind, model_id, data, options, idempotency_key=key, needs=wanted, require_worker=True)
     return json_response(job_object(job.refresh()))
 
 

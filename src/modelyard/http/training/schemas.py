@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
 import attrs
 
 from modelyard.domain.job import JobStatus
-from modelyard.domain.training_config import DPOOptions, LoopOptions, RLOptions, SFTOptions
-from modelyard.errors import InvalidInput, Problem, nearest
+from modelyard.domain.training_config import DPOOptions, LoopOptions, RLOptions, SFTOptions, TrainingConfig
+from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import ID, Length, Within
 from modelyard.formats.converter import structure_exactly
 from modelyard.http.body_schemas import NeedsBody
@@ -16,6 +16,7 @@ from modelyard.http.listing import PageObject, page_class
 from modelyard.http.message import answering, constant
 
 T = TypeVar("T")
+Config = type[TrainingConfig]
 EventType = Literal["training_started", "gradient_step", "training_round", "training_ended", "training_failed"]
 
 # ---- requests
@@ -60,6 +61,8 @@ OTHER_OPTIONS: Mapping[str, Any] = {
     },
 }
 
+_OWN = {**OTHER_OPTIONS, "additionalProperties": {"description": "An option of the base model's trainer, or nothing."}}
+
 
 def _fields_of(options: type, **described: Mapping[str, Any]) -> Callable[[type, list[Any]], list[Any]]:
     """Give a class a field for each keyword of a training method; None, the default, means the method's default."""
@@ -71,12 +74,15 @@ def _fields_of(options: type, **described: Mapping[str, Any]) -> Callable[[type,
     return lambda cls, own: [*attrs.fields(made)]
 
 
-@attrs.frozen(field_transformer=_fields_of(RLOptions, learning_rate={"schema": _RATE}))
-class RLOptionsBody:
-    """How an RL job trains; every option may be null. Other options are accepted where they change nothing."""
-
-    SCHEMA: ClassVar[Mapping[str, Any]] = OTHER_OPTIONS
+@attrs.frozen
+class OptionsBody:
+    SCHEMA: ClassVar[Mapping[str, Any]] = _OWN
     IGNORED: ClassVar[Any] = ...  # `_unsupported` judges them
+
+
+@attrs.frozen(field_transformer=_fields_of(RLOptions, learning_rate={"schema": _RATE}))
+class RLOptionsBody(OptionsBody):
+    """How an RL job trains; every option may be null. Other options are accepted where they change nothing."""
 
 
 @attrs.frozen
@@ -90,11 +96,8 @@ class RLJobCreate:
 
 
 @attrs.frozen(field_transformer=_fields_of(SFTOptions, learning_rate=_RATES))
-class SFTOptionsBody:
+class SFTOptionsBody(OptionsBody):
     """How an SFT job trains: one learning rate for all batches, or one for each."""
-
-    SCHEMA: ClassVar[Mapping[str, Any]] = OTHER_OPTIONS
-    IGNORED: ClassVar[Any] = ...  # `_unsupported` judges them
 
 
 @attrs.frozen
@@ -109,11 +112,8 @@ class SFTJobCreate:
 
 
 @attrs.frozen(field_transformer=_fields_of(DPOOptions, learning_rate=_RATES))
-class DPOOptionsBody:
+class DPOOptionsBody(OptionsBody):
     """How a DPO job trains: `beta` keeps it near its first checkpoint, `label_smoothing` allows for wrong labels."""
-
-    SCHEMA: ClassVar[Mapping[str, Any]] = OTHER_OPTIONS
-    IGNORED: ClassVar[Any] = ...  # `_unsupported` judges them
 
 
 @attrs.frozen
@@ -137,11 +137,8 @@ _STOP_WHEN = {
 
 
 @attrs.frozen(field_transformer=_fields_of(LoopOptions, learning_rate={"schema": _RATE}, stop_when=_STOP_WHEN))
-class LoopOptionsBody:
+class LoopOptionsBody(OptionsBody):
     """How a loop works, and how each of its rounds trains: the options of an RL job."""
-
-    SCHEMA: ClassVar[Mapping[str, Any]] = OTHER_OPTIONS
-    IGNORED: ClassVar[Any] = ...  # `_unsupported` judges them
 
 
 @attrs.frozen
@@ -160,29 +157,28 @@ class LoopCreate:
     needs: NeedsBody | None = None
 
 
-OptionsBody = RLOptionsBody | SFTOptionsBody | DPOOptionsBody | LoopOptionsBody
+def rl_request(body: Any, own: Config = TrainingConfig) -> RLJobCreate:
+    return _structured(RLJobCreate, body, _unsupported(body, "experimental_config", RLOptionsBody, own))
 
 
-def rl_request(body: Any) -> RLJobCreate:
-    return _structured(RLJobCreate, body, _unsupported(body, "experimental_config", RLOptionsBody))
-
-
-def sft_request(body: Any) -> SFTJobCreate:
-    problems = [*_unsupported(body, "config", SFTOptionsBody), *_unsupported(body, "experimental_config")]
+def sft_request(body: Any, own: Config = TrainingConfig) -> SFTJobCreate:
+    problems = [*_unsupported(body, "config", SFTOptionsBody, own), *_unsupported(body, "experimental_config")]
     return _structured(SFTJobCreate, body, problems)
 
 
-def dpo_request(body: Any) -> DPOJobCreate:
-    return _structured(DPOJobCreate, body, _unsupported(body, "config", DPOOptionsBody))
+def dpo_request(body: Any, own: Config = TrainingConfig) -> DPOJobCreate:
+    return _structured(DPOJobCreate, body, _unsupported(body, "config", DPOOptionsBody, own))
 
 
-def loop_request(body: Any) -> LoopCreate:
-    return _structured(LoopCreate, body, _unsupported(body, "config", LoopOptionsBody))
+def loop_request(body: Any, own: Config = TrainingConfig) -> LoopCreate:
+    return _structured(LoopCreate, body, _unsupported(body, "config", LoopOptionsBody, own))
 
 
-def options_of(options: OptionsBody | None) -> dict[str, Any]:
-    given = attrs.asdict(options, recurse=False) if options is not None else {}
-    return {name: value for name, value in given.items() if value is not None}
+def options_of(options: OptionsBody | None, sent: Any = None, own: Config = TrainingConfig) -> dict[str, Any]:
+    """Return the options of a body, and those that were sent and only a trainer's configuration `own` has."""
+    given = {} if options is None else attrs.asdict(options, recurse=False)
+    more = {name: one for name, one in (sent or {}).items() if name in attrs.fields_dict(own)}
+    return {name: value for name, value in {**more, **given}.items() if value is not None}
 
 
 def _structured(cls: type[T], body: Any, problems: list[Problem]) -> T:
@@ -195,15 +191,15 @@ def _structured(cls: type[T], body: Any, problems: list[Problem]) -> T:
     return request
 
 
-def _unsupported(body: Any, name: str, supported: type | None = None) -> list[Problem]:
+def _unsupported(body: Any, name: str, supported: type | None = None, own: Config = TrainingConfig) -> list[Problem]:
     options = body.get(name) if isinstance(body, dict) else None
     if not isinstance(options, dict):
         return []
-    known = {field.name for field in attrs.fields(supported)} if supported is not None else set()
+    known = {field.name for one in (supported, own) if one is not None for field in attrs.fields(one)}
     return [
         Problem(
             ("body", name, option),
-            f"is not supported{nearest(option, known) or '; leave it out to train without it'}",
+            f"is not supported{own.hint(option, known) or '; leave it out to train without it'}",
             "unsupported_option",
         )
         for option, value in options.items()

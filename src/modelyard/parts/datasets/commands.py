@@ -6,7 +6,16 @@ from itertools import islice
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.terminal import StoreName, entity_option, json_option, opened, show, show_fields, store_option
+from modelyard.cli.terminal import (
+    StoreName,
+    entity_option,
+    json_option,
+    not_empty,
+    opened,
+    show,
+    show_fields,
+    store_option,
+)
 
 COLUMNS = ("url", "rows", "size", "created_at")
 
@@ -42,7 +51,7 @@ def show_rows(store: StoreName, dataset: str, first: int) -> None:
 
 @datasets.command("split")
 @store_option
-@click.argument("data")
+@click.argument("data", callback=not_empty)
 @click.option("--held-out", default=0.1, show_default=True, type=float, help="About which part is held out.")
 @click.option("--seed", default=0, show_default=True, type=int, help="Another seed is another split.")
 @click.option("--group", metavar="FIELD", help="Keep rows with the same value in this field together: metadata.user.")

@@ -12,6 +12,7 @@ from modelyard.cli.terminal import StoreName, opened, store_option
 from modelyard.errors import InvalidInput, JobFailed
 from modelyard.parts.fine_tuning.records import FineTuningJob
 from modelyard.platform.platform import Platform
+from modelyard.report.terminal import log_to_terminal
 
 ENDINGS = ("", ".jsonl")
 
@@ -105,6 +106,7 @@ def _repeated(
 
 
 def _finish(platform: Platform, jobs: Iterable[FineTuningJob]) -> None:
+    log_to_terminal()
     for job in jobs:
         try:
             platform.training.job(job.id).wait()

@@ -4,7 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from modelyard.domain.training_config import DPOConfig, LoopConfig, RLConfig, SFTConfig
+import attrs
+
+from modelyard.domain.training_config import DPOConfig, LoopConfig, RLConfig, SFTConfig, TrainingConfig
 from modelyard.errors import InvalidInput
 
 AUTO_EPOCHS: Mapping[str, int] = {"supervised": 3, "dpo": 1, "reinforcement": 1}
@@ -25,15 +27,28 @@ _DEFAULT_RATE = {
 }
 
 
-def checked(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
+_OURS = {"supervised": SFTConfig, "dpo": DPOConfig, "reinforcement": RLConfig}
+
+
+def own_options(method: str, config: type[TrainingConfig]) -> frozenset[str]:
+    """Return the options that a configuration has besides those of its method: hyperparameters of the same names."""
+    names = ({field.name for field in attrs.fields(one)} for one in (config, _OURS[method]))
+    return frozenset(next(names) - next(names) - {"seed"})
+
+
+def checked(method: str, given: Mapping[str, Any], config: type[TrainingConfig]) -> dict[str, Any]:
     """Return the hyperparameters that were given, without the "auto" ones. Raises `InvalidInput`."""
-    found = {}
+    found, own = {}, own_options(method, config)
     for name, value in given.items():
         if value in (None, "auto") or (name == "reasoning_effort" and value == "default"):
             continue
+        if name in own:
+            found[name] = value
+            continue
         kind = _KNOWN[method].get(name)
         if kind is None:
-            raise InvalidInput.at("hyperparameters", name, msg=f"is not supported with the method {method!r}")
+            hint = config.hint(name, own | _KNOWN[method].keys())
+            raise InvalidInput.at("hyperparameters", name, msg=f"is not supported with the method {method!r}{hint}")
         if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float):
             raise InvalidInput.at("hyperparameters", name, msg=f'must be "auto" or a{" whole" * (kind is int)} number')
         most = _MOST.get(name, math.inf)
@@ -44,12 +59,18 @@ def checked(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _others(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that only a trainer knows."""
+    known = {name for names in _KNOWN.values() for name in names}
+    return {name: value for name, value in given.items() if name not in known}
+
+
 def options_of(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {
         "epochs": given.get("n_epochs", AUTO_EPOCHS[method]),
         "learning_rate": _rate(method, given),
     }
-    return options | {name: given[name] for name in ("batch_size", "beta") if name in given}
+    return options | {name: given[name] for name in ("batch_size", "beta") if name in given} | _others(given)
 
 
 def loop_options_of(given: Mapping[str, Any], tasks: int) -> dict[str, Any]:
@@ -62,6 +83,7 @@ def loop_options_of(given: Mapping[str, Any], tasks: int) -> dict[str, Any]:
         "samples": min(max(samples, 2), 128),
         "learning_rate": _rate("reinforcement", given),
         "evaluate_every": given.get("eval_interval", 1),
+        **_others(given),
     }
 
 
@@ -72,6 +94,7 @@ def effective(method: str, config: Mapping[str, Any], given: Mapping[str, Any]) 
         "learning_rate_multiplier": given.get("learning_rate_multiplier", 1.0),
         **({"beta": config["beta"]} if method == "dpo" else {}),
         **{name: given[name] for name in ("compute_multiplier", "eval_interval") if name in given},
+        **_others(given),
     }
 
 

@@ -41,7 +41,7 @@ from modelyard.platform.runtime import Runtime
 from modelyard.platform.training import loop as loops
 from modelyard.platform.training.data import check_not_empty, check_rows, own
 from modelyard.platform.training.handle import cancel_job, found_job, pause_job, resume_job, shown, visible
-from modelyard.platform.training.methods import METHODS, JobRequest
+from modelyard.platform.training.methods import METHODS, JobRequest, Method, resolved
 from modelyard.platform.training.submission import add_job, new_job, require_offered
 from modelyard.protocols import Snapshot, Tx
 
@@ -80,15 +80,16 @@ class FineTuning:
         self._runtime.require_room()
         if request.method not in METHOD_KINDS:
             raise InvalidInput.at("method", "type", msg=f"must be one of {', '.join(METHOD_KINDS)}")
-        given = hyperparameters.checked(request.method, request.hyperparameters)
         model = self._model(request, *named_place(self._runtime, self._principal, entity, project))
         kind = METHOD_KINDS[request.method]
         trained_by = JobKind.RL if kind == JobKind.LOOP else kind
+        method = METHODS[trained_by].of(self._runtime.trainers, model.base_model)
+        given = hyperparameters.checked(request.method, request.hyperparameters, method.config)
         require_offered(self._runtime, model.base_model, trained_by)
         if require_worker:
             announced.require_worker(self._runtime)
         make = self._loop if kind == JobKind.LOOP else self._batched
-        job = make(request, model, given, key)
+        job = make(request, method, model, given, key)
         return self.get(job.id)
 
     def repeat(
@@ -146,9 +147,12 @@ class FineTuning:
             raise InvalidInput.at("model", msg=msg)
         return model
 
-    def _batched(self, request: FineTuningRequest, model: Model, given: Mapping[str, Any], key: str | None) -> Job:
-        method, artifacts = METHODS[METHOD_KINDS[request.method]], self._runtime.artifacts
-        config = method.config.resolve(hyperparameters.options_of(request.method, given))
+    def _batched(
+        self, request: FineTuningRequest, method: Method, model: Model, given: Mapping[str, Any], key: str | None
+    ) -> Job:
+        artifacts = self._runtime.artifacts
+        with _moved({name: ("hyperparameters", name) for name in given}):
+            config = resolved(method.config, hyperparameters.options_of(request.method, given))
         with ExitStack() as undone:
             stored, count = self._files.copied(method.kind, model.base_model, request.training_file, "training_file")
             undone.enter_context(remove_unless_recorded(artifacts, stored.name))
@@ -166,18 +170,22 @@ class FineTuning:
             job = new_job(self._runtime, self._principal, JobRequest(method, model, config, key, {}), data)
             return self._add(request, given, model, config, job)
 
-    def _loop(self, request: FineTuningRequest, model: Model, given: Mapping[str, Any], key: str | None) -> Job:
+    def _loop(
+        self, request: FineTuningRequest, method: Method, model: Model, given: Mapping[str, Any], key: str | None
+    ) -> Job:
         reward = reward_of(request.grader)
         count = sum(1 for _ in self._files.rows(request.training_file, "training_file"))
         if not count:
             raise InvalidInput.at("training_file", msg="has no rows")
-        config = loops.resolve(hyperparameters.loop_options_of(given, count))
-        asked = JobRequest(METHODS[JobKind.RL], model, config, key, {})
+        with _moved({name: ("hyperparameters", name) for name in given}):
+            config = loops.resolve(hyperparameters.loop_options_of(given, count), method.config)
+        asked = JobRequest(method, model, config, key, {})
         validated = request.validation_file
         held_out = None if validated is None else self._files.rows(validated, "validation_file")
         tasks = self._files.rows(request.training_file, "training_file")
         add = partial(self._add, request, given, model, config)
-        with _moved({"tasks": "training_file", "held_out": "validation_file", "reward": "grader"}):
+        places = {"tasks": ("training_file",), "held_out": ("validation_file",), "reward": ("grader",)}
+        with _moved(places):
             return loops.new_loop(self._runtime, self._principal, asked, tasks, reward, held_out, add)
 
     def _add(
@@ -315,12 +323,12 @@ class FineTuning:
 
 
 @contextmanager
-def _moved(places: Mapping[str, str]) -> Iterator[None]:
+def _moved(places: Mapping[str, tuple[str, ...]]) -> Iterator[None]:
     """Locate problems at the parameters of this interface."""
     try:
         yield
     except InvalidInput as wrong:
         moved = [
-            attrs.evolve(one, loc=(places.get(str(one.loc[0]), one.loc[0]), *one.loc[1:])) for one in wrong.problems
+            attrs.evolve(one, loc=(*places.get(str(one.loc[0]), one.loc[:1]), *one.loc[1:])) for one in wrong.problems
         ]
         raise InvalidInput(moved) from None

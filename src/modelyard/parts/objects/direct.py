@@ -131,7 +131,7 @@ class _InParts:
         try:
             yield
         except (ClientError, BotoCoreError) as fault:
-            if getattr(fault, "response", {}).get("Error", {}).get("Code") in ("NoSuchUpload", "NoSuchKey"):
+            if (getattr(fault, "response", None) or {}).get("Error", {}).get("Code") in ("NoSuchUpload", "NoSuchKey"):
                 raise missing(name) from None
             raise to_store_error(fault, self._place) from None
 

@@ -70,6 +70,11 @@ def to_store_error(fault: BaseException, place: str) -> StoreError:
     )
 
 
+def is_silence(fault: BaseException) -> bool:
+    """Return whether the object store did not answer in time."""
+    return re.search(r"kind: Timeout|timed out", str(fault)) is not None
+
+
 def _code_of(text: str) -> str:
     """Return the code and the status in brackets, as far as the response has them."""
     found = (one.search(text) for one in (_CODE, _STATUS))

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
 def _open(address: str, randomness: "Randomness") -> "ObjectArtifacts":
     from modelyard.parts.objects.store import ObjectArtifacts
-    from modelyard.parts.objects.stores import bucket_at, cache_of
+    from modelyard.parts.objects.stores import bucket_at, cache_of, probe_at
 
-    return ObjectArtifacts(bucket_at(address), cache_of(address), randomness=randomness)
+    bucket = bucket_at(address)
+    return ObjectArtifacts(bucket, cache_of(address), randomness=randomness, probe=probe_at(address))
 
 
 PART = Part(

@@ -3,9 +3,11 @@
 import hashlib
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Any, BinaryIO
 
 from modelyard.artifacts.folder import FolderArtifacts
@@ -13,12 +15,13 @@ from modelyard.artifacts.naming import NAME, PROOF, altered, missing, new_name
 from modelyard.errors import ArtifactMissing, ArtifactsUnavailable, MissingExtra, ModelyardError
 from modelyard.parts.objects.cache import LocalCache
 from modelyard.parts.objects.direct import direct_uploads
-from modelyard.parts.objects.faults import Border
+from modelyard.parts.objects.faults import Border, is_silence, to_store_error
 from modelyard.parts.objects.ranges import ranged
 from modelyard.protocols import ArtifactStore, DirectUpload, Randomness, StoredArtifact
 
 try:
     import obstore
+    from obstore.exceptions import BaseError
 except ImportError as error:
     raise MissingExtra("obstore", "objects") from error
 
@@ -27,13 +30,17 @@ _PARALLEL = 4
 
 _CHUNK = 2**20
 
+_QUIET = 30.0
+"""Seconds after which the object store has to answer a short question again, before one that may take long."""
+
 
 class ObjectArtifacts:
     """Keeps artifacts as objects of `store`, one of `obstore.store`, which brings bucket, prefix and credentials.
 
     The folder `cache` gets copies of what is opened, `room` bytes of them. An artifact of more than `whole` bytes is
     not copied, and only the ranges that are read are fetched, unless its digest is to be compared. Uploads are sent in
-    parts of `part` bytes: five of them are in memory at most, and an artifact has at most 10,000.
+    parts of `part` bytes: five of them are in memory at most, and an artifact has at most 10,000. `probe` is the same
+    store with short time-outs: it is asked first, once in a while, so that one that hangs is found in seconds.
     """
 
     def __init__(
@@ -45,13 +52,15 @@ class ObjectArtifacts:
         whole: int = 64 * 2**20,
         part: int = 16 * 2**20,
         randomness: Randomness = os.urandom,
+        probe: Any = None,
     ) -> None:
         self._store, self._whole, self._part = store, whole, part
         self._cache = LocalCache(os.fspath(cache), room)
         self._randomness, self._count = randomness, itertools.count()
         bucket = getattr(store, "config", {}).get("bucket") or getattr(store, "config", {}).get("container_name")
         place = f"bucket {bucket!r}" if bucket else f"store {type(store).__name__}"
-        self._border = Border(place)
+        self._border, self._place = Border(place), place
+        self._probe, self._answered = probe, -inf
         self._direct = direct_uploads(store, place)
 
     # ---- writing
@@ -180,6 +189,7 @@ class ObjectArtifacts:
 
     def remove_unfinished(self, seconds: float) -> int:
         """Remove uploads that began so many seconds ago, by the object store's clock, and never ended."""
+        self._require_answer()
         return self._direct.remove_unfinished(seconds)
 
     def names(self) -> Iterator[str]:
@@ -211,7 +221,19 @@ class ObjectArtifacts:
         return new_name(self._randomness, next(self._count))
 
     def _ask(self, name: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        self._require_answer()
         return self._border.ask(name, call, self._store, *arguments, **options)
+
+    def _require_answer(self) -> None:
+        """Raise `ArtifactsUnavailable` if not even a short question is answered; any answer will do."""
+        if self._probe is None or time.monotonic() - self._answered <= _QUIET:
+            return
+        try:
+            obstore.head(self._probe, "modelyard-probe")
+        except (BaseError, OSError) as fault:
+            if is_silence(fault):
+                raise to_store_error(fault, self._place) from None
+        self._answered = time.monotonic()
 
 
 _: type[ArtifactStore] = ObjectArtifacts

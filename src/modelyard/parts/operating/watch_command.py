@@ -7,10 +7,11 @@ import click
 
 from modelyard.cli.jobs import job_named
 from modelyard.cli.names import EVALUATIONS
-from modelyard.cli.terminal import StoreName, opened, show_fields, store_option
+from modelyard.cli.terminal import StoreName, opened, patiently, show_fields, store_option
 from modelyard.domain.job import JobSummary
 from modelyard.domain.training import TrainingEvent
 from modelyard.platform.platform import Platform
+from modelyard.report.terminal import log_to_terminal
 
 SHOWN = ("loss", "reward", "held_out", "score", "failed")
 
@@ -21,10 +22,12 @@ SHOWN = ("loss", "reward", "held_out", "score", "failed")
 def watch(store: StoreName, job: str) -> None:
     """Follow JOB until it ends.
 
-    JOB is named as for `jobs show`. A worker elsewhere runs it, or else this command does.
+    JOB is named as for `jobs show`. A worker elsewhere runs it, or else this command does. While the store is away it
+    says so, and waits.
     """
-    with opened(store) as platform:
-        found = job_named(platform, job)
+    log_to_terminal()
+    with opened(store, waits=True) as platform:
+        found = patiently(lambda: job_named(platform, job))
         steps = platform.job_types[found.kind].steps
         if steps is None:
             raise click.ClickException(f"a {found.kind} has no steps to follow; see modelyard jobs show")
@@ -34,8 +37,8 @@ def watch(store: StoreName, job: str) -> None:
                 done, total = _how_far(event, bar.pos)
                 bar.length = total or bar.length
                 bar.update(done - bar.pos, _numbers_line(event.data))
-        ended = platform.jobs.get(found.id)
-        numbers = _final_numbers(platform, ended)
+        ended = patiently(lambda: platform.jobs.get(found.id))
+        numbers = patiently(lambda: _final_numbers(platform, ended))
     click.echo(f"{ended.status}" + (f": {ended.error_message}" if ended.error_message else ""))
     if numbers:
         show_fields(numbers)

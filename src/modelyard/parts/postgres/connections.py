@@ -1,6 +1,7 @@
 """Connections to the server, all with the same settings, and the pool of those that read."""
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -39,6 +40,13 @@ _PAUSE = 0.05
 _BEGIN = [("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ())]
 
 logging.getLogger("psycopg.pipeline").addHandler(logging.NullHandler())
+
+
+def _fault_of(address: str, error: psycopg.Error) -> str:
+    """Return what is wrong with an address: the name of an option, unless it may be a part of a password."""
+    option = re.search(r'invalid (?:URI query parameter|connection option)[: ]*"(\w+)"', str(error))
+    option = None if "@" in address.partition("?")[2] else option
+    return "is malformed" if option is None else f"has the unknown option {option[1]!r}; leave it out, or correct it"
 
 
 class Connector:
@@ -108,8 +116,10 @@ class Connector:
             )
         except psycopg.OperationalError as error:
             raise connection_error(error) from None  # its message may repeat the address
-        except psycopg.ProgrammingError:
-            raise StoreError("the address of the store is malformed: postgresql://user@host/database") from None
+        except psycopg.ProgrammingError as error:
+            raise StoreError(
+                f"the address of the store {_fault_of(self._address, error)}: postgresql://user@host/database"
+            ) from None
         if connection.info.server_version < OLDEST:
             version = connection.info.server_version // 10000
             connection.close()

@@ -15,6 +15,7 @@ from modelyard.cli.terminal import (
     entity_option,
     json_option,
     names_once,
+    not_empty,
     opened,
     show,
     store_option,
@@ -23,6 +24,7 @@ from modelyard.cli.training import parsed_option
 from modelyard.parts.sweeps.handle import SweepHandle
 from modelyard.parts.sweeps.records import number
 from modelyard.parts.sweeps.results import best_trial
+from modelyard.report.terminal import log_to_terminal
 
 COLUMNS = ("name", "trials", "ended", "best", "score", "created_at")
 
@@ -37,8 +39,8 @@ def _axis(text: str) -> tuple[str, Any]:
 
 @click.command()
 @store_option
-@click.argument("model")
-@click.argument("data")
+@click.argument("model", callback=not_empty)
+@click.argument("data", callback=not_empty)
 @click.option(
     "--option",
     "-o",
@@ -79,6 +81,7 @@ def train_sweep(
         if no_wait:
             click.echo(sweep.id)
             return
+        log_to_terminal()
         _print(sweep.wait())
 
 

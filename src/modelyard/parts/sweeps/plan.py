@@ -58,7 +58,7 @@ def configs_of(
     method: Method, options: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], rows: int | None = None
 ) -> list[TrainingConfig]:
     """Return the configuration of each trial. Raises TypeError for an unknown option, `InvalidInput` for a value."""
-    check_options(method.kind, method.options, options)
+    check_options(method.kind, method.options, options, method.config)
     configs = [resolved(method.config, {**options, **trial}) for trial in trials]
     for config in configs if rows is not None else ():
         config.check_rows(rows or 0)

@@ -94,8 +94,8 @@ class Sweeps:
         an unknown option, `InvalidInput`, `NotFound`, `Forbidden`, `Conflict` for a name that is taken, `RateLimited`,
         `BudgetExceeded`, `StorageFull`.
         """
-        request = self._request(method, samples, halving, seed, name, needs, idempotency_key, options)
         start = self._runtime.store.read(lambda snapshot: named_model(snapshot, self._principal, model))
+        request = self._request(method, start, samples, halving, seed, name, needs, idempotency_key, options)
         require_offered(self._runtime, start.base_model, method)
         self._runtime.require_room()
         sweep_id = self._runtime.ids()
@@ -111,6 +111,7 @@ class Sweeps:
     def _request(
         self,
         method: str,
+        start: Model,
         samples: int | None,
         halving: int | None,
         seed: int,
@@ -123,7 +124,7 @@ class Sweeps:
             raise InvalidInput.at("method", msg=f"must be {' or '.join(METHODS_SWEPT)}{nearest(method, METHODS_SWEPT)}")
         if type(seed) is not int:
             raise InvalidInput.at("seed", msg="must be a whole number")
-        chosen = METHODS[method]
+        chosen = METHODS[method].of(self._runtime.trainers, start.base_model)
         configs_of(chosen, options, [])
         axes = axes_of(options)
         trials = trials_of(axes, samples, seed)

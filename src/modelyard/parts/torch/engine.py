@@ -46,6 +46,11 @@ class TorchEngine:
         """Return the folder of a base model."""
         return next((one.path for one in self.base_models if one.id == base_model), None)
 
+    def source_of(self, base_model: str) -> Mapping[str, str]:
+        """Return the name and the commit of a base model of a hub. Where files of this machine are stays here."""
+        found = next((one.source for one in self.base_models if one.id == base_model), {})
+        return {name: found[name] for name in ("hub_id", "revision") if name in found}
+
     def prepare(self) -> Sequence[str]:
         """Set how many threads torch uses, and that no model hub is searched; return the modules that load slowly.
 

@@ -12,8 +12,8 @@ from modelyard.domain.completion import SAMPLING_PARAMETERS, TEMPLATE
 from modelyard.errors import ModelNotFound
 from modelyard.parts.torch import model_folder, pooling
 from modelyard.parts.torch import records as base_model
+from modelyard.parts.torch.training import options
 from modelyard.protocols import Capabilities
-from modelyard.trainers import methods
 
 
 class LocalOffer:
@@ -38,7 +38,7 @@ class LocalOffer:
 
     def methods(self, id: str) -> Collection[str]:
         """Return the training methods for a base model: none for an encoder, or one that is not in the list."""
-        return methods.LEARNER_METHODS if any(base.id == id and not base.encodes for base in self._base_models) else ()
+        return options.CONFIGS if any(base.id == id and not base.encodes for base in self._base_models) else ()
 
     def base_model(self, id: str) -> "base_model.BaseModel":
         """Return the base model of this id. Raises `ModelNotFound`."""

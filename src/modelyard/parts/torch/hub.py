@@ -60,7 +60,7 @@ for _logger in _LOGGERS:
     logging.getLogger(_logger).addFilter(_without_secrets)
 
 
-def _endpoint() -> str:
+def endpoint() -> str:
     """Return the address of the hub without the user and the password that it may have."""
     return _USER.sub("", constants.ENDPOINT)
 
@@ -111,7 +111,7 @@ def fetch(name: str, revision: str | None = None, progress: Progress | None = No
     Raises `InvalidInput` for a model that is not served, before its weights are fetched, `NotFound`, `Forbidden` for
     one that is gated, `Overloaded`, `StorageFull`, `BackendError`.
     """
-    _check_name(name)
+    check_name(name)
     if constants.is_offline_mode():
         return cached(name, revision)
     with _explained(name, revision):
@@ -120,15 +120,15 @@ def fetch(name: str, revision: str | None = None, progress: Progress | None = No
         except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled):
             raise
         except Exception as away:
-            if not _is_connection(away):
+            if not is_connection(away):
                 raise
-            return cached(name, revision, f"{_endpoint()} cannot be reached ({type(away).__name__})")
+            return cached(name, revision, f"{endpoint()} cannot be reached ({type(away).__name__})")
         return _Fetch(name, info, progress).snapshot(revision or constants.DEFAULT_REVISION)
 
 
 def cached(name: str, revision: str | None = None, why: str = "") -> HubSnapshot:
     """Return a model from the cache; nothing is fetched. Raises `NotFound`, or `InvalidInput` for a part of one."""
-    _check_name(name)
+    check_name(name)
     names = [*SMALL_FILES, f"{MORE_TEMPLATES}/*.jinja", "*.safetensors"]
     try:
         found = huggingface_hub.snapshot_download(name, revision=revision, local_files_only=True, allow_patterns=names)
@@ -145,10 +145,10 @@ def cached(name: str, revision: str | None = None, why: str = "") -> HubSnapshot
     files = [path for path in folder.rglob("*") if path.is_file()]
     tags = {path.relative_to(folder).as_posix(): path.resolve().name for path in files}
     digests = {file: tag for file, tag in tags.items() if _DIGEST.fullmatch(tag)}  # no tags without symbolic links
-    return HubSnapshot(folder, name, folder.name, _endpoint(), digests)
+    return HubSnapshot(folder, name, folder.name, endpoint(), digests)
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
     try:
         validate_repo_id(name)
     except errors.HFValidationError:
@@ -190,7 +190,7 @@ class _Fetch:
             ref.parent.mkdir(parents=True, exist_ok=True)
             ref.write_text(self._commit)
         digests = {name: self._digest(folder, name) for name in (*small, *weights)}
-        return HubSnapshot(folder, self._name, self._commit, _endpoint(), digests)
+        return HubSnapshot(folder, self._name, self._commit, endpoint(), digests)
 
     def _other_kind(self) -> str:
         found = sorted(name for name in self._files if name.endswith(".gguf"))
@@ -215,7 +215,7 @@ class _Fetch:
         one = self._files[name]
         listed = str((one.lfs.sha256 if one.lfs else one.blob_id) or (folder / name).resolve().name)
         if not _DIGEST.fullmatch(listed):
-            raise BackendError(f"{_endpoint()} names no digest of {name} of {self._name}; use another hub")
+            raise BackendError(f"{endpoint()} names no digest of {name} of {self._name}; use another hub")
         return listed
 
     def _check_room(self, folder: Path, weights: list[str]) -> None:
@@ -261,7 +261,7 @@ def _is_template(name: str) -> bool:
     return folder == MORE_TEMPLATES and rest.endswith(".jinja") and "/" not in rest
 
 
-def _is_connection(error: BaseException) -> bool:
+def is_connection(error: BaseException) -> bool:
     """Return whether this came from the connection: the libraries beneath have changed their classes of errors."""
     beneath = {cls.__module__.partition(".")[0] for cls in type(error).__mro__}
     return isinstance(error, ConnectionError | TimeoutError) or bool(beneath & {"httpx", "httpx2", "requests"})
@@ -270,7 +270,7 @@ def _is_connection(error: BaseException) -> bool:
 @contextmanager
 def _explained(name: str, revision: str | None) -> Iterator[None]:
     """Say what the errors of the hub's library mean. Their own texts may show signed addresses, and are left out."""
-    hub = _endpoint()
+    hub = endpoint()
     log_in = "log in (hf auth login), or set HF_TOKEN"
     try:
         yield
@@ -290,24 +290,29 @@ def _explained(name: str, revision: str | None) -> Iterator[None]:
                 f"the disk of {constants.HF_HUB_CACHE} is full; make room, or set HF_HOME to a folder on another disk, "
                 f"and add {name} again: files that were fetched whole are kept"
             ) from None
-        if not (isinstance(failed, OSError) or _is_connection(failed)):
+        if not (isinstance(failed, OSError) or is_connection(failed)):
             raise
         raise _broken(name, failed) from None
 
 
 def _refused(name: str, refused: Any) -> Exception:
-    status, hub = refused.response.status_code, _endpoint()
+    status, hub = refused.response.status_code, endpoint()
     if status in (429, 503):
-        named = refused.response.headers.get("Retry-After", "")
-        seconds = float(named) if named.isdigit() else _WAIT
+        seconds = wait_of(refused.response)
         return Overloaded(f"{hub} wants fewer requests now ({status}): add {name} again in {seconds:g} s", seconds)
     if status in (401, 403):
         return Forbidden(f"{hub} refuses {name} to this token ({status}); log in (hf auth login), or set HF_TOKEN")
     return BackendError(f"{hub} answered {status} for {name}; add it again later: fetched files are kept")
 
 
+def wait_of(response: Any) -> float:
+    """Return after how many seconds a hub wants to be asked again."""
+    named = response.headers.get("Retry-After", "")
+    return float(named) if named.isdigit() else _WAIT
+
+
 def _broken(name: str, failed: BaseException) -> BackendError:
     return BackendError(
-        f"fetching {name} from {_endpoint()} broke ({type(failed).__name__}); add it again: files that were "
+        f"fetching {name} from {endpoint()} broke ({type(failed).__name__}); add it again: files that were "
         "fetched whole are kept"
     )

@@ -78,11 +78,10 @@ class Objects:
         began = self._runtime.clock.monotonic()
         stored, table = _store_rows(self._runtime.artifacts, rows)
         with remove_unless_recorded(self._runtime.artifacts, stored.name):
-            named = digest({**new.content, "rows": table.hex()})
-            whole = attrs.evolve(
-                new, digest=named, rows=table.rows, rows_artifact=stored.name, table_digest=table.hex()
-            )
-            step = unless_deleted(self._runtime, new.entity, began, partial(self._publish, new=whole))
+            table_digest = table.hex()
+            named = digest({**new.content, "rows": table_digest})
+            new = attrs.evolve(new, digest=named, rows=table.rows, rows_artifact=stored.name, table_digest=table_digest)
+            step = unless_deleted(self._runtime, new.entity, began, partial(self._publish, new=new))
             kept = self._runtime.store.transact(step)
         if kept.id != new.id:
             self._runtime.artifacts.remove(stored.name)

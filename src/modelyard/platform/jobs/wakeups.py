@@ -46,7 +46,7 @@ class JobWaiter:
             self._woken.clear()
 
     def outage(self, fault: object) -> "JobPause":
-        log.warning("the job is looked at again in %g s: %s", self._poll, fault)
+        log.warning("waiting for the store; the job is looked at again in %g s: %s", self._poll, fault)
         return JobPause(self._poll, self)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from modelyard import report
 from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.models import Checkpoint, Model, Retention, TrajectoryLog
 from modelyard.domain.promotion import Alias, Change, CheckpointLineage, NotWorse, Promotion
-from modelyard.domain.record import Order
+from modelyard.domain.record import EMPTY, Order
 from modelyard.domain.training import TrajectoryGroup
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.platform.catalogue.offered_models import entries_answered
@@ -128,8 +128,7 @@ class Models:
 
     def delete(self, model: Model | str) -> DeletedModel:
         """Delete a model with its checkpoints, logs and files. Its jobs end as cancelled; they and their events stay.
-        Safe to call again after a crash. Raises `NotFound`, and `Conflict` while an alias points to a checkpoint or the
-        catalogue offers the model."""
+        Safe to call again after a crash. Raises `NotFound`, and `Conflict` while an alias or the catalogue needs it."""
         gone, model_id = DeletedPart(), self.get(model).id
         while not gone.all:
             gone = self._delete_some(model_id)
@@ -148,8 +147,7 @@ class Models:
         return self._runtime.store.read(lambda snapshot: found_checkpoint(snapshot, self._named(snapshot, model), step))
 
     def lineage(self, model: Model | str, step: int) -> CheckpointLineage:
-        """Return where a checkpoint comes from (job, data, parent), its aliases, and the runs that evaluated it. Raises
-        `NotFound`."""
+        """Return the job, data, parent and base of a checkpoint, its aliases, and the runs on it. Raises `NotFound`."""
         return self._runtime.store.read(lambda snapshot: self._lineage(snapshot, self._named(snapshot, model), step))
 
     def plot(self, *models: Model | str) -> "report.Plot":
@@ -236,9 +234,7 @@ class Models:
 
     def get_retention(self, model: Model | str) -> Retention | None:
         """Return the policy that was set for a model, or None. Raises `NotFound`."""
-        return self._runtime.store.read(
-            lambda snapshot: get_or_none(snapshot, Retention, self._named(snapshot, model).id)
-        )
+        return self._runtime.store.read(lambda tx: get_or_none(tx, Retention, self._named(tx, model).id))
 
     def apply_retention(self, model: Model | str) -> tuple[int, ...]:
         """Remove the checkpoints that no rule keeps. Returns their steps. Raises `NotFound`."""
@@ -289,7 +285,8 @@ class Models:
 
     def _lineage(self, snapshot: Snapshot, model: Model, step: int) -> CheckpointLineage:
         found = checkpoint_lineage(snapshot, self._principal, model, found_checkpoint(snapshot, model, step))
-        return attrs.evolve(found, entries=entries_answered(snapshot, model, step, found.aliases))
+        base = next(filter(None, (engine.source_of(model.base_model) for engine in self._runtime.engines)), EMPTY)
+        return attrs.evolve(found, entries=entries_answered(snapshot, model, step, found.aliases), base=base)
 
     def _sees(self, model: Model) -> bool:
         return self._principal.scope.covers(model.entity, model.project)

@@ -241,8 +241,7 @@ def keep_version(
     runtime: Runtime, place: tuple[str, str, str], stored: StoredArtifact, rows: int, began: float
 ) -> Dataset:
     """Make stored rows the next version of the named dataset, or find the version that has them; else they are removed.
-    Raises `InvalidInput` for no rows, `Unauthenticated` if the entity was deleted since this time (`unless_deleted`).
-    """
+    Raises `InvalidInput` for no rows, and as `unless_deleted`."""
     with remove_unless_recorded(runtime.artifacts, stored.name):
         check_not_empty(rows)
         requested = Dataset(

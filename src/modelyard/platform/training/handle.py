@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import nullcontext
 from datetime import datetime
 from functools import partial
+from typing import Self
 
 from modelyard import report
 from modelyard.domain.identity import Principal
@@ -73,17 +74,17 @@ class JobHandle:
 
     # ---- waiting
 
-    def wait(self, timeout: float | None = None, *, progress: bool = False) -> TrainingJob:
-        """Wait until the job has succeeded, and return it. `progress` shows a bar, in a terminal or a notebook. Raises
-        `JobFailed`; and TimeoutError after `timeout` seconds."""
+    def wait(self, timeout: float | None = None, *, progress: bool = False) -> Self:
+        """Wait until the job has succeeded, and return this. `progress` shows a bar, in a terminal or a notebook.
+        Raises `JobFailed`; and TimeoutError after `timeout` seconds."""
         with progress_bar(self._name()) if progress else nullcontext() as bar:
             show = None if bar is None else partial(self._show, bar)
             wait_for_success(self._runtime, self._look, timeout, show)
-        return self.refresh()
+        return self
 
     def result(self, timeout: float | None = None, *, progress: bool = False) -> Checkpoint:
         """Return its checkpoint. Raises `JobFailed`, TimeoutError, and `NotFound` if the checkpoint was deleted."""
-        job = self.wait(timeout, progress=progress)
+        job = self.wait(timeout, progress=progress).refresh()
         found = self._runtime.store.read(lambda snapshot: snapshot.find(Checkpoint, "step", job.model_id, job.step))
         if found is None:
             raise NotFound("Checkpoint", f"step {job.step}")

@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind
-from modelyard.domain.training_config import LoopConfig, RLConfig
+from modelyard.domain.training_config import LoopConfig, RLConfig, TrainingConfig
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.jsonl import dump_row, in_chunks
 from modelyard.platform.artifacts import remove_unless_recorded
@@ -36,8 +36,8 @@ def lane_of(model_id: str) -> str:
     return f"{model_id}/loop"
 
 
-def resolve(options: Mapping[str, Any]) -> LoopConfig:
-    training = resolved(RLConfig, {name: value for name, value in options.items() if name not in _OWN})
+def resolve(options: Mapping[str, Any], config: type[TrainingConfig] = RLConfig) -> LoopConfig:
+    training = resolved(config, {name: value for name, value in options.items() if name not in _OWN})
     own_options = {name: value for name, value in options.items() if name in _OWN}
     return resolved(LoopConfig, {**own_options, "training": attrs.asdict(training)})
 
@@ -72,7 +72,7 @@ def new_loop(
             "asker": requester_spec(runtime, principal),
             **own(stored),
             **counts,
-            **drawn_for(runtime, principal, model),
+            **drawn_for(runtime, principal, model, config),
         }
         head = (runtime.ids(), JobKind.LOOP, model.entity, model.project, lane_of(model.id), runtime.clock.now())
         job = Job(*head, spec, idempotency_key=request.idempotency_key, base_model=model.base_model, **request.needs)

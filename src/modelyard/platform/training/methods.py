@@ -1,6 +1,6 @@
 """The training methods: a row for each."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import attrs
@@ -19,6 +19,7 @@ from modelyard.domain.training_config import (
 from modelyard.formats.converter import structure, unstructure
 from modelyard.formats.json import as_json
 from modelyard.formats.training_data import EXAMPLES, GROUPS, PREFERENCES, RowFormat
+from modelyard.protocols import Trainer
 
 
 @attrs.frozen
@@ -30,6 +31,12 @@ class Method:
     config: type[TrainingConfig]
     options: type
     rows: RowFormat[Any]
+
+    def of(self, trainers: Iterable[Trainer], base_model: str) -> "Method":
+        """Return the method with the configuration that the trainer of a base model brings, if it brings one."""
+        known = next((found for one in trainers if self.kind in (found := one.methods(base_model))), ())
+        own = known[self.kind] if isinstance(known, Mapping) else None
+        return attrs.evolve(self, config=own) if isinstance(own, type) else self
 
 
 C = TypeVar("C", bound=TrainingConfig)

@@ -36,7 +36,7 @@ class MetricRow:
 
 def row_of(event: JobEvent) -> MetricRow | None:
     """Return what an event recorded with a step. Step 0 is the validation before the first."""
-    values = {name: value for name, value in event.data.items() if name != "num_sequences"}
+    values = {name: value for name, value in event.data.items() if name not in ("num_sequences", "about")}
     measured = event.type in STEPS or (event.type == TRAINING_STARTED and values)
     return MetricRow(event.step, event.created_at, values) if measured else None
 

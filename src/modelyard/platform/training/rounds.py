@@ -17,7 +17,7 @@ from modelyard.domain.identity import Attribution
 from modelyard.domain.job import Job, JobKind, JobStatus, NewEvent
 from modelyard.domain.models import Model
 from modelyard.domain.training import TRAINING_ROUND, TRAINING_STARTED, TrajectoryGroup
-from modelyard.domain.training_config import LoopConfig, RLConfig
+from modelyard.domain.training_config import LoopConfig
 from modelyard.errors import BudgetExceeded, TrainingError
 from modelyard.formats.jsonl import read_rows
 from modelyard.formats.training_data import GROUPS
@@ -160,7 +160,8 @@ class _Loop:
                 "correct the tasks, the reward or the model, then start a new loop"
             )
         stored = self.record.put(map(GROUPS.dump, groups))
-        request = JobRequest(METHODS[JobKind.RL], self.model, RLConfig(**self.config.training), None, self.needs)
+        method = METHODS[JobKind.RL].of(self.runtime.trainers, self.model.base_model)
+        request = JobRequest(method, self.model, method.config.resolve(self.config.training), None, self.needs)
         data = {**own(stored), "rows": len(groups), "loop_id": self.claimed.job.id}
         job = new_job(self.runtime, self.principal, request, data)
 

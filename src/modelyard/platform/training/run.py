@@ -122,8 +122,9 @@ class _Run:
 
     def items(self) -> Iterator[TrainItem]:
         artifacts, held_out = self.runtime.artifacts, self.start.held_out
-        method = METHODS[self.start.job.kind]
-        trainer = _trainer_for(self.runtime, self.start.model.base_model, method.kind)
+        base_model, method = self.start.model.base_model, METHODS[self.start.job.kind]
+        trainer = _trainer_for(self.runtime, base_model, method.kind)
+        method = method.of((trainer,), base_model)
         config = method.config.resolve(self.start.job.spec["config"])
         epochs = config.epochs if isinstance(config, BatchedConfig) else 1
         rows = TrainingRows(artifacts, self.start.artifact, method.rows.read, epochs)
@@ -151,7 +152,8 @@ class _Run:
     def _store_started(self, item: Started) -> None:
         self._started = True
         if self.claimed.progress.total is None:
-            self.claimed.record(TRAINING_STARTED, {"num_sequences": item.steps}, total=item.steps)
+            data = {"num_sequences": item.steps, **({"about": dict(item.about)} if item.about else {})}
+            self.claimed.record(TRAINING_STARTED, data, total=item.steps)
         self.claimed.note(Gain.NOTHING)
 
     def _store_step(self, item: Step) -> None:

@@ -15,7 +15,7 @@ from modelyard.domain.record import EMPTY, Order
 from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
 from modelyard.domain.training_config import DPOOptions, LoopOptions, RLOptions, SFTOptions, TrainingConfig
 from modelyard.domain.worker import Resources, check_resources
-from modelyard.errors import InvalidInput, NotFound, nearest
+from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.training_data import DATASETS, RowFormat, group_rows
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
@@ -63,9 +63,6 @@ else:
     TrainingMembers = object
 
 T = TypeVar("T")
-
-
-SEED_BYTES = 6
 
 
 class Training(Extended, TrainingMembers):
@@ -156,8 +153,9 @@ class Training(Extended, TrainingMembers):
         `RLConfig` for the rounds. Killed at any point, it continues where it was: no round is trained twice. Raises as
         `sft` does.
         """
-        check_options(JobKind.LOOP, LoopOptions, options)
-        request = self._request(METHODS[JobKind.RL], model, loops.resolve(options), idempotency_key, needs)
+        method, model = self.method(JobKind.RL, model)
+        check_options(JobKind.LOOP, LoopOptions, options, method.config)
+        request = self._request(method, model, loops.resolve(options, method.config), idempotency_key, needs)
         return loops.new_loop(self._runtime, self._principal, request, tasks, reward, held_out, self._add)
 
     def submit(
@@ -173,8 +171,12 @@ class Training(Extended, TrainingMembers):
     ) -> JobHandle:
         """Train a model by the method of this kind, as the method of that name does. With `require_worker`, raises
         `NoWorker` before any data are read if no worker is alive."""
-        method = METHODS[kind]
-        check_options(method.kind, method.options, options)
+        for part in self._runtime.parts:
+            job = part.submits and part.submits(self, kind, model, data, options, idempotency_key, needs)
+            if job is not None:
+                return job  # type: ignore[no-any-return]
+        method, model = self.method(kind, model)
+        check_options(method.kind, method.options, options, method.config)
         request = self._request(method, model, resolved(method.config, options), idempotency_key, needs)
         if require_worker:
             announced.require_worker(self._runtime)
@@ -277,10 +279,15 @@ class Training(Extended, TrainingMembers):
 
     # ---- how a job is made
 
+    def method(self, kind: str, model: Model | str) -> tuple[Method, Model]:
+        """Return the method of a kind as a model is trained by it, and the model. Raises `NotFound`, `Forbidden`."""
+        target = self._model(model)
+        return METHODS[kind].of(self._runtime.trainers, target.base_model), target
+
     def _request(
-        self, method: Method, model: Model | str, config: TrainingConfig, key: str | None, needs: Resources | None
+        self, method: Method, target: Model, config: TrainingConfig, key: str | None, needs: Resources | None
     ) -> JobRequest:
-        key, target = check_idempotency_key(key), self._model(model)
+        key = check_idempotency_key(key)
         chosen = check_resources({} if needs is None else needs)
         self._runtime.require_room()
         require_offered(self._runtime, target.base_model, method.kind)
@@ -351,8 +358,8 @@ class Training(Extended, TrainingMembers):
         return cursor_at(Job, index, found_job(snapshot, self._principal, job_id))
 
 
-def check_options(kind: str, keywords: type, options: Mapping[str, Any]) -> None:
-    known = get_type_hints(keywords)
+def check_options(kind: str, keywords: type, options: Mapping[str, Any], config: type[TrainingConfig]) -> None:
+    known = {*get_type_hints(keywords), *(field.name for field in attrs.fields(config))}
     for name in options:
         if name not in known:
-            raise TypeError(f"{kind}() has no option {name!r}{nearest(name, known)}")
+            raise TypeError(f"{kind}() has no option {name!r}{config.hint(name, known)}")

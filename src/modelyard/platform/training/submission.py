@@ -9,6 +9,7 @@ import attrs
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job
 from modelyard.domain.models import Checkpoint, Model
+from modelyard.domain.training_config import TrainingConfig
 from modelyard.errors import Conflict, InvalidInput, NotFound
 from modelyard.platform.jobs.queue import asked_before, enqueue
 from modelyard.platform.paging import get_or_none
@@ -34,14 +35,16 @@ def require_offered(runtime: Runtime, base_model: str, method: str) -> None:
 def new_job(
     runtime: Runtime, principal: Principal, request: JobRequest, data: Mapping[str, Any], fingerprint: str = ""
 ) -> Job:
-    spec = {"config": attrs.asdict(request.config), **drawn_for(runtime, principal, request.model), **data}
+    drawn = drawn_for(runtime, principal, request.model, request.config)
+    spec = {"config": attrs.asdict(request.config), **drawn, **data}
     place = (request.model.entity, request.model.project, request.model.id)
     head = (runtime.ids(), request.method.kind, *place, runtime.clock.now(), spec, fingerprint)
     return Job(*head, request.idempotency_key, base_model=request.model.base_model, **request.needs)
 
 
-def drawn_for(runtime: Runtime, principal: Principal, model: Model) -> Mapping[str, Any]:
-    seed = int.from_bytes(runtime.randomness(SEED_BYTES), "big")
+def drawn_for(runtime: Runtime, principal: Principal, model: Model, config: TrainingConfig) -> Mapping[str, Any]:
+    given = getattr(config, "training", attrs.asdict(config)).get("seed")
+    seed = int.from_bytes(runtime.randomness(SEED_BYTES), "big") if given is None else given
     return {"seed": seed, **billing_of(runtime, principal, model.base_model)}
 
 

@@ -85,3 +85,27 @@ for _ in range(2):
 def test_a_library_that_was_imported_in_one_block_is_intercepted_in_the_next() -> None:
     ran = subprocess.run([sys.executable, "-c", AIOHTTP], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+MESSAGES = """
+import sys
+import httpx
+from modelyard import ScriptedBackend, open_platform
+from modelyard.testing import intercept
+
+script = ScriptedBackend(["hello"], models=["m"])
+with open_platform(backend=script) as platform, intercept(platform, ["api.anthropic.com"]):
+    body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}
+    url = "https://api.anthropic.com/v1/messages"
+    assert httpx.post(url, json=body).status_code == 401
+    assert httpx.post(url, json=body, headers={"x-api-key": "sk"}).json()["content"][0]["text"] == "hello"
+    print(*(name for name in sys.modules if name.startswith("modelyard.") and name.endswith("routes")))
+    del body["max_tokens"]
+    assert httpx.post(url + "/count_tokens", json=body, headers={"x-api-key": "sk"}).status_code == 200
+"""
+
+
+def test_a_request_for_messages_loads_its_own_routes() -> None:
+    ran = subprocess.run([sys.executable, "-c", MESSAGES], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert set(ran.stdout.split()) == NEEDED - {"modelyard.http.core_routes"} | {"modelyard.parts.messages.routes"}

@@ -56,7 +56,7 @@ def test_a_checkpoint_of_one_worker_is_served_and_downloaded_by_each_server_thou
     fleet.replace_worker([worker.pid for worker in fleet.workers].index(name.pid))
     killed.set()
 
-    done = job.wait(timeout=120)
+    done = job.wait(timeout=120).refresh()
     assert (done.status, done.attempts) == (JobStatus.SUCCEEDED, 2)
     (left,) = uploads(server, bucket)
     with open_platform(yard_address, artifacts=address, clock=ManualClock()) as janitor:  # which waits for nothing

@@ -4,10 +4,12 @@ import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from modelyard.errors import InvalidInput
 from modelyard.http.endpoint import Endpoint
+from modelyard.part import standard_parts
 from modelyard.parts.doubles.clients.in_process import InProcess
 from modelyard.parts.doubles.clients.retries import RetryPauses
 from modelyard.platform.platform import Platform
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from modelyard.parts.doubles.faults.faults import Faults
 
 INFERENCE = ("", "inference", "v1")
+MESSAGES = "/messages"
 
 
 class HostTarget:
@@ -46,6 +49,8 @@ class HostTarget:
         return next(filter(self._known, paths), path)
 
     def _known(self, path: str) -> bool:
+        if path.endswith(MESSAGES) and self._platform.parts is standard_parts():  # no other part has its routes
+            self._routes.begin_with(import_module("modelyard.parts.messages.routes").ROUTES)
         return path in self._routes.exact or bool(self._routes.match(path).routes)  # the second loads every route
 
     def headers(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -33,7 +33,9 @@ class AnswerTurn:
     whole: str
 
 
-def answer_turn(chat: ChatTokenizer, messages: Sequence[Message], place: int, tools: Sequence[Tool]) -> AnswerTurn:
+def answer_turn(
+    chat: ChatTokenizer, messages: Sequence[Message], place: int, tools: Sequence[Tool], after_end: bool = False
+) -> AnswerTurn:
     """Return the assistant's message at a place. Raises `InvalidInput` if the template does not write it behind the
     prompt that is served.
     """
@@ -48,7 +50,8 @@ def answer_turn(chat: ChatTokenizer, messages: Sequence[Message], place: int, to
         raise InvalidInput.at("messages", place, msg=msg)
     before, _ = chat.encoded(prompt.text)
     ids, generated = _tokens(chat, before, whole, prompt, answer)
-    end = next((number + 1 for number, token in enumerate(ids) if token in chat.end_tokens), len(ids))
+    ends = () if after_end else chat.end_tokens
+    end = next((number + 1 for number, token in enumerate(ids) if token in ends), len(ids))
     trained = [number for number in range(end) if generated[number]]
     return AnswerTurn(before, ids[: trained[-1] + 1] if trained else [], trained, answer.text, whole.text)
 

@@ -58,15 +58,18 @@ def _row(ids: Sequence[int], places: Sequence[int], logprobs: Sequence[float | N
 # ---- examples ----------------------------------------------------------------------------------------------------
 
 
-def example_rows(chat: ChatTokenizer, example: Example, which: AssistantTurns) -> list[TokenRow]:
+def example_rows(
+    chat: ChatTokenizer, example: Example, which: AssistantTurns, after_end: bool = False
+) -> list[TokenRow]:
     """Return a conversation as rows in which its assistant turns, or the last, are trained with their end token.
 
     Each turn follows the prompt that it would be asked with. Turns share a row as long as each prompt begins with
     everything before it; a template that shortens earlier turns, or a token that joins two of them, begins another.
+    `after_end` trains what the template writes after the end token, too.
     Raises `InvalidInput` for what the template leaves out.
     """
     messages, tools = example.messages, example.tools
-    turns = [(place, answer_turn(chat, messages, place, tools)) for place in example.trained(which)]
+    turns = [(place, answer_turn(chat, messages, place, tools, after_end)) for place in example.trained(which)]
     if turns:
         check_written(chat, messages, tools, turns)
     return list(_rows((turn.prompt, turn.answer, turn.trained, [None] * len(turn.trained)) for _, turn in turns))

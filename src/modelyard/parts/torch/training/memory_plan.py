@@ -145,6 +145,8 @@ class Pass:
     numbers: Sequence[int]
     rows: Sequence[ScoredRow]
     recomputed: bool
+    packed: bool = False
+    """Whether the rows are one after the other, without padding."""
 
 
 class MemoryBudget:
@@ -152,6 +154,7 @@ class MemoryBudget:
 
     def __init__(self, need: Need, limit: int | None, tokens: int | None = None) -> None:
         self._need, self._limit = need, limit
+        self.packs: bool = False
         self.tokens: int = tokens or next(self._fitting_tokens(), LEAST_TOKENS)
 
     def _fitting_tokens(self) -> Iterator[int]:
@@ -183,16 +186,34 @@ class MemoryBudget:
         order = sorted(range(len(rows)), key=lambda number: len(rows[number].ids))
         numbers: list[int] = []
         for number in order:
-            if numbers and (len(numbers) + 1) * len(rows[number].ids) > self.tokens:
+            if numbers and self._tokens([*numbers, number], rows) > self.tokens:
                 yield self._pass(numbers, rows)
                 numbers = []
             numbers.append(number)
         if numbers:
             yield self._pass(numbers, rows)
 
+    def _tokens(self, numbers: Sequence[int], rows: Sequence[ScoredRow]) -> int:
+        if self.packs:
+            return sum(len(rows[one].ids) for one in numbers)
+        return len(numbers) * len(rows[numbers[-1]].ids)
+
     def _pass(self, numbers: Sequence[int], rows: Sequence[ScoredRow]) -> Pass:
-        longest = len(rows[numbers[-1]].ids)
-        return Pass(numbers, [rows[one] for one in numbers], not self._fits(len(numbers), longest, recomputed=False))
+        count = 1 if self.packs else len(numbers)
+        recomputed = not self._fits(count, self._tokens(numbers, rows) // count, recomputed=False)
+        return Pass(numbers, [rows[one] for one in numbers], recomputed, self.packs)
+
+    def estimate(self, rows: int, longest: int) -> dict[str, int]:
+        """Return the bytes of a job with so many rows a step, the longest of which has so many tokens."""
+        count = max(1, min(rows, self.tokens // max(1, longest)))
+        recomputed = not self._fits(count, longest, recomputed=False)
+        known = {} if self._limit is None else {"limit": self._limit}
+        return {
+            "estimate": self._total(count, longest, recomputed),
+            "weights": self._need.weights,
+            "moments": self._need.moments,
+            **known,
+        }
 
 
 def check_weights(parameters: int, bytes_each: int, limit: int | None) -> None:

@@ -118,7 +118,7 @@ class Ranks:
         flats, found = [], []
         for number, one in enumerate(share.passes):
             with torch.set_grad_enabled(share.task is not RankTask.SCORE):
-                flat, entropies = self._scorer.logprobs(one.rows, one.recomputed)
+                flat, entropies = self._scorer.logprobs(one.rows, one.recomputed, one.packed)
             found.append(Scored(rows_of(flat, one.rows), float(entropies.sum())))
             if share.task is RankTask.DIFFERENTIATE:
                 backward(flat, share.derivatives[number])

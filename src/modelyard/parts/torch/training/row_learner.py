@@ -40,7 +40,7 @@ class RowLearner:
 
     def _pass_scores(self, one: Pass) -> list[list[float]]:
         with self._turn(), torch.no_grad():
-            return rows_of(self._scorer.logprobs(one.rows)[0], one.rows)
+            return rows_of(self._scorer.logprobs(one.rows, packed=one.packed)[0], one.rows)
 
     def _gradient(self, rows: Sequence[ScoredRow], loss: Objective) -> tuple[Rows, Loss, float]:
         """Add to the gradients; return the scores, the loss, and the sum of the entropies.
@@ -53,7 +53,7 @@ class RowLearner:
         known, entropy = [], 0.0
         for one in passes:
             with self._turn():
-                flat, entropies = self._scorer.logprobs(one.rows, one.recomputed)
+                flat, entropies = self._scorer.logprobs(one.rows, one.recomputed, one.packed)
                 known.append((one, rows_of(flat, one.rows)))
                 found = found or loss.of(placed(len(rows), known))
                 backward(flat, [found.derivatives[number] for number in one.numbers])

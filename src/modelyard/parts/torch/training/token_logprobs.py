@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, Protocol
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from modelyard.parts.torch.network import Network
+from modelyard.parts.torch.network_checks import tried
 
 HEAD_LOGITS = 2**25
 """Logits that are computed at a time. If a pass has more, they are computed again for their derivatives."""
@@ -42,18 +43,21 @@ class TokenScorer:
         self.layers: Layers = Layers(network.model.get_decoder())
         self.vocabulary: int = network.vocabulary
 
-    def logprobs(self, rows: Sequence[ScoredRow], recomputed: bool = False) -> tuple[Tensor, Tensor]:
+    def logprobs(
+        self, rows: Sequence[ScoredRow], recomputed: bool = False, packed: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Return the log-probability (nats) of each target, row after row, and the entropy of each position.
 
         Logits are computed at these positions only: with a large vocabulary they cost more than everything else. Rows
-        are right-padded, where no token attends. If `recomputed`, layers are computed again for their derivatives.
+        are right-padded, where no token attends, or `packed` one after the other, where none attends to another row. If
+        `recomputed`, layers are computed again for their derivatives.
         """
-        device, longest = self._network.device, max(len(row.ids) for row in rows)
-        ids = torch.tensor([[*row.ids, *[0] * (longest - len(row.ids))] for row in rows], device=device)
-        before = [number * longest + place for number, row in enumerate(rows) for place in row.before]
+        device = self._network.device
+        inputs, starts = (_packed if packed else _padded)(rows, device)
+        before = [start + place for start, row in zip(starts, rows, strict=True) for place in row.before]
         targets = [tokens for row in rows for tokens in row.targets]
         with self.layers.recomputed(recomputed):
-            hidden = self._network.body(input_ids=ids, use_cache=False).last_hidden_state
+            hidden = self._network.body(**inputs, use_cache=False).last_hidden_state
         hidden = hidden.flatten(0, 1).index_select(0, torch.tensor(before, device=device))
         most = max(map(len, targets))
         padded = torch.tensor([[*tokens, *[0] * (most - len(tokens))] for tokens in targets], device=device)
@@ -62,6 +66,19 @@ class TokenScorer:
             there = torch.tensor([[place < len(tokens) for place in range(most)] for tokens in targets], device=device)
             return found[there], entropies
         return found.flatten(), entropies
+
+    def placed_on(self) -> dict[str, str]:
+        dtype = str(self._network.dtype).removeprefix("torch.")
+        return {"device": self._network.device.type, "dtype": dtype}
+
+    def can_pack(self) -> bool:
+        """Return whether this network reads rows one after the other as it reads each alone."""
+        rows = [_Probe([*range(3, 3 + length)]) for length in (5, 9, 2)]
+        with torch.no_grad():
+            alone, _ = self.logprobs(rows)
+            packed = tried(lambda _: self.logprobs(rows, packed=True)[0], alone)
+        most = 1e-3 if self._network.dtype is torch.float32 else 0.15
+        return packed is not None and float((packed - alone).abs().max()) <= most
 
     def _of_tokens(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         size = max(1, HEAD_LOGITS // self.vocabulary)
@@ -77,6 +94,25 @@ class TokenScorer:
         with torch.no_grad():  # avoids NaN from -inf: such an unlikely token adds nothing
             entropies = -torch.linalg.vecdot(logprobs.exp(), logprobs.clamp_min(-100))
         return logprobs.gather(1, tokens), entropies
+
+
+class _Probe:
+    def __init__(self, ids: Sequence[int]) -> None:
+        self.ids, self.before, self.targets = ids, range(len(ids)), [(one,) for one in ids]
+
+
+def _padded(rows: Sequence[ScoredRow], device: torch.device) -> tuple[dict[str, Tensor], Sequence[int]]:
+    longest = max(len(row.ids) for row in rows)
+    ids = torch.tensor([[*row.ids, *[0] * (longest - len(row.ids))] for row in rows], device=device)
+    return {"input_ids": ids}, range(0, longest * len(rows), longest)
+
+
+def _packed(rows: Sequence[ScoredRow], device: torch.device) -> tuple[dict[str, Tensor], Sequence[int]]:
+    """Return rows as one, and where each starts. Positions that begin again tell the network where a row ends."""
+    ids = torch.tensor([[one for row in rows for one in row.ids]], device=device)
+    positions = torch.tensor([[place for row in rows for place in range(len(row.ids))]], device=device)
+    starts = accumulate((len(row.ids) for row in rows[:-1]), initial=0)
+    return {"input_ids": ids, "position_ids": positions}, list(starts)
 
 
 def backward(flat: Tensor, rows: Sequence[Sequence[float]]) -> None:

@@ -149,6 +149,8 @@ def attach_adapter(model: nn.Module, shape: LoraShape, seed: int, base_model: st
             f"this base model has no linear layer{' named ' if shape.targets else ''}{', '.join(shape.targets)}, so an "
             "adapter has no place; add it again under another id with tuning='full', if it is small"
         )
+    if missing := sorted(set(shape.targets) - set(found.targets)):
+        raise TrainingError(f"this base model has no linear layer named {missing[0]}; it has {_names(model)}")
     generator = torch.Generator().manual_seed(seed)
     named: dict[str, nn.Parameter] = {}
     layers: dict[str, TrainedLinear] = {}
@@ -158,6 +160,10 @@ def attach_adapter(model: nn.Module, shape: LoraShape, seed: int, base_model: st
     adapter = AdapterWeights(named, WEIGHTS_FILE, {CONFIG_FILE: found.config(base_model)}, layers, found)
     adapter.select()
     return adapter
+
+
+def _names(model: nn.Module) -> str:
+    return ", ".join(LoraShape().resolve(model).targets)
 
 
 def _trained_linear(model: nn.Module, name: str) -> TrainedLinear:

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import attrs
+
 from modelyard.errors import BackendError, MissingExtra, TrainingError
 
 try:
@@ -21,11 +23,14 @@ from modelyard.parts.torch.network import Network
 from modelyard.parts.torch.records import BaseModel, Tuning, WeightFormat
 from modelyard.parts.torch.threads import torch_threads
 from modelyard.parts.torch.tokenizer import ChatTokenizer
+from modelyard.parts.torch.training.arranged import BEST_FILE, EarlyStop, arranged
 from modelyard.parts.torch.training.learner import LocalLearner
 from modelyard.parts.torch.training.local_run import LocalRun
 from modelyard.parts.torch.training.memory_plan import MemoryBudget, check_weights, free_memory, need_of
+from modelyard.parts.torch.training.options import CONFIGS, AdapterOptions, with_own_options
 from modelyard.parts.torch.training.parallel import ParallelLearner
 from modelyard.parts.torch.training.ranks import Ranks, RankSetup, other_ranks
+from modelyard.parts.torch.training.reading import Survey, Surveyed
 from modelyard.parts.torch.training.row_learner import MOMENTS_FILE
 from modelyard.parts.torch.training.shared_base import SharedBase, SharedBases
 from modelyard.parts.torch.training.token_logprobs import TokenScorer
@@ -36,7 +41,7 @@ from modelyard.parts.torch.training.trainable import (
     all_weights,
     attach_adapter,
 )
-from modelyard.protocols import StepTrainer, TrainContext, Trainer, TrainItem
+from modelyard.protocols import Started, StepTrainer, TrainContext, Trainer, TrainItem
 from modelyard.trainers import loop
 from modelyard.trainers.methods import LEARNER_METHODS
 
@@ -75,20 +80,33 @@ class LocalTrainer:
 
     def methods(self, base_model: str) -> Collection[str]:
         """Return all methods for the base models."""
-        return LEARNER_METHODS if any(base.id == base_model for base in self._base_models) else ()
+        return CONFIGS if any(base.id == base_model for base in self._base_models) else ()
 
     def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
         """Train by one of `modelyard.trainers.methods`."""
-        chosen = LEARNER_METHODS[method]
-        compared = chosen.compares(config)
-        with self._base_learner(context, copies=len(compared)) as (learner, trained):
+        chosen, config = LEARNER_METHODS[method], with_own_options(method, config)
+        context = context if config.seed is None else attrs.evolve(context, seed=config.seed)
+        compared, patience = chosen.compares(config), getattr(config, "early_stopping_patience", None)
+        copies = len(compared) + (patience is not None)
+        with self._base_learner(context, copies, config) as (learner, trained):
             policies = loop.Policies(
                 _weights(trained, context.parent_files, context.parent) if "parent" in compared else None,
                 _weights(trained, context.reference_files, context.reference) if "reference" in compared else None,
             )
             _begin(learner, trained, context)
-            plan = chosen.plan(learner, config, data, policies, context.resume_step, context.held_out)
-            yield from loop.run(learner, plan, self._save_every)
+            learner.read_as(config)
+            rows = arranged(config, data, context.held_out, context.seed)
+            if rows.file_rows is not None:  # a bad row is refused by its place in the file
+                chosen.plan(learner, config.for_one_epoch(), rows.file_rows, policies, 0, ())
+            read = Surveyed(rows.rows, learner)
+            plan = chosen.plan(learner, config, read, policies, context.resume_step, rows.held_out)
+            if patience is not None:
+                plan = _stopping(learner, trained, patience, context).plan(plan)
+            items = loop.run(learner, plan, self._save_every)
+            about = {"base_model": context.base_model, **_about(learner, trained, config, read.survey)}
+            next(items)
+            yield Started(plan.total, about)
+            yield from items
 
     # ---- runs that their callers drive
 
@@ -142,7 +160,9 @@ class LocalTrainer:
     # ---- jobs
 
     @contextmanager
-    def _base_learner(self, context: TrainContext, copies: int) -> Iterator[tuple[LocalLearner, TrainableWeights]]:
+    def _base_learner(
+        self, context: TrainContext, copies: int, config: Any = None
+    ) -> Iterator[tuple[LocalLearner, TrainableWeights]]:
         """Yield the base model and its trainable parameters for the duration of a job, with memory for `copies` of the
         parameters.
 
@@ -159,14 +179,15 @@ class LocalTrainer:
         with torch_threads(1 if base.small else None):
             network = Network(folder, self._device, torch.float32 if full else None, own=full, form=base.weights)
         with self._within(base):
-            trained = all_weights(network.model) if full else self._adapter(network, context)
+            shape = self._shape_of(context, config, full)
+            model = network.model
+            trained = attach_adapter(model, shape, context.seed, base.id) if shape else all_weights(model)
             scorer = TokenScorer(network)
             room = MemoryBudget(need_of(network, scorer, trained.parameters, copies), limit)
             parts = ChatTokenizer(folder), scorer, trained, room, base.context_length
             if self._ranks == 1:
                 yield LocalLearner(*parts), trained
                 return
-            shape = None if full else self._shape_of(context)
             setup = RankSetup(
                 base.path, self._device, shape, base.weights, base.id, torch.get_num_threads(), self._ranks
             )
@@ -178,11 +199,27 @@ class LocalTrainer:
         shared = torch.device(self._device).type == "cpu"
         return limit // self._ranks if shared and limit is not None else limit
 
-    def _adapter(self, network: Network, context: TrainContext) -> TrainableWeights:
-        return attach_adapter(network.model, self._shape_of(context), context.seed, context.base_model)
-
-    def _shape_of(self, context: TrainContext) -> LoraShape:
-        return _shape_in(context.parent_files, context.parent) or self._shape
+    def _shape_of(self, context: TrainContext, config: Any, full: bool) -> LoraShape | None:
+        """Return the shape of the adapter: that of the parent, or of the job. None if all weights are trained. Raises
+        `TrainingError` for a shape that the job cannot have.
+        """
+        chosen = config if isinstance(config, AdapterOptions) and config.shapes else None
+        if full and chosen:
+            raise TrainingError(
+                f"the base model {context.base_model!r} is trained in full, without adapters: leave out lora_rank, "
+                "lora_alpha and lora_targets, or add it again under another id"
+            )
+        if full:
+            return None
+        kept = _shape_in(context.parent_files, context.parent)
+        shape = kept or self._shape
+        asked = shape if chosen is None else chosen.shape(shape)
+        if kept is not None and asked != kept:
+            raise TrainingError(
+                f"the model has an adapter of rank {kept.rank} and alpha {kept.alpha} on {', '.join(kept.targets)}, "
+                "which a job continues: leave out lora_rank, lora_alpha and lora_targets, or train a new model"
+            )
+        return asked
 
     def _base_model(self, id: str) -> BaseModel:
         for base in self._base_models:
@@ -228,6 +265,31 @@ def _begin(learner: LocalLearner, trained: TrainableWeights, context: TrainConte
         learner.resume(_read(context.resume, MOMENTS_FILE))
     elif context.parent_files:
         trained.load(_weights(trained, context.parent_files, context.parent))
+
+
+def _stopping(learner: LocalLearner, trained: TrainableWeights, patience: int, context: TrainContext) -> EarlyStop:
+    found = EarlyStop(trained, patience)
+    if context.resume is not None and BEST_FILE in context.resume_files:
+        found.resume(partial(_read, context.resume))
+    learner.kept = found.files
+    return found
+
+
+def _about(learner: LocalLearner, trained: TrainableWeights, config: Any, survey: Survey) -> Mapping[str, Any]:
+    """Return what a job begins with: its rows, what is trained, and the bytes that it is estimated to take."""
+    epochs, rows = getattr(config, "epochs", 1), getattr(config, "rows_per_batch", survey.rows)
+    shape = trained.shape if isinstance(trained, AdapterWeights) else None
+    return {
+        **({} if shape is None else {"lora_rank": shape.rank, "lora_alpha": shape.alpha}),
+        "trained_parameters": sum(one.numel() for one in trained.parameters),
+        "rows": survey.rows // epochs,
+        "tokens": survey.tokens // epochs,
+        "longest": survey.longest,
+        "truncated": survey.truncated // epochs,
+        "dropped": survey.dropped // epochs,
+        **learner.placed_on(),
+        "memory": learner.estimate(rows, survey.longest),
+    }
 
 
 def _weights(trained: TrainableWeights, files: frozenset[str], open_file: Callable[[str], BinaryIO] | None) -> Weights:

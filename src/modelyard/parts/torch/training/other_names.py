@@ -1,0 +1,58 @@
+"""Options as TRL, Unsloth, axolotl and the services call them, so that a refusal names ours."""
+
+from collections.abc import Iterable, Mapping
+
+from modelyard.errors import nearest
+
+OTHER_NAMES: Mapping[str, str] = {
+    **dict.fromkeys(("num_train_epochs", "num_epochs", "n_epochs", "max_epochs"), "epochs"),
+    **dict.fromkeys(("per_device_train_batch_size", "micro_batch_size", "train_batch_size"), "batch_size"),
+    "lr": "learning_rate",
+    **dict.fromkeys(("lr_scheduler_type", "lr_scheduler", "scheduler"), "schedule"),
+    **dict.fromkeys(("max_seq_length", "max_seq_len", "sequence_len", "cutoff_len"), "max_length"),
+    **dict.fromkeys(("truncation_mode", "truncation_side", "excess_length_strategy"), "overlong"),
+    **dict.fromkeys(("sample_packing", "padding_free"), "packing"),
+    **dict.fromkeys(("assistant_only_loss", "completion_only_loss", "train_on_inputs"), "assistant_turns"),
+    **dict.fromkeys(("train_on_responses_only", "roles_to_train"), "assistant_turns"),
+    **dict.fromkeys(("train_on_eos", "train_on_eot"), "train_after_end"),
+    **dict.fromkeys(("lora_r", "r", "rank"), "lora_rank"),
+    "alpha": "lora_alpha",
+    **dict.fromkeys(("target_modules", "lora_target_modules", "lora_target_linear"), "lora_targets"),
+    **dict.fromkeys(("random_state", "data_seed"), "seed"),
+    **dict.fromkeys(("val_set_size", "test_size", "eval_split"), "validation_split"),
+    "load_best_model_at_end": "early_stopping_patience",
+    **dict.fromkeys(("shuffle_dataset", "shuffle_merged_datasets"), "shuffle"),
+    **dict.fromkeys(("rl_beta", "dpo_beta"), "beta"),
+    **dict.fromkeys(("dpo_label_smoothing", "cdpo_label_smoothing"), "label_smoothing"),
+    "loss_type": "loss_fn",
+    "num_generations": "samples",
+    **dict.fromkeys(("max_completion_length", "max_new_tokens"), "max_tokens"),
+}
+"""By their name elsewhere, our options that mean the same, or come nearest to it."""
+
+FIXED: Mapping[str, str] = {
+    **dict.fromkeys(("optim", "optimizer", "adam_beta1", "adam_beta2"), "it is AdamW with betas 0.9 and 0.99"),
+    "weight_decay": "matrices decay by 0.1",
+    "max_grad_norm": "gradients are clipped to a norm of 1",
+    "lora_dropout": "there is no dropout",
+    "gradient_checkpointing": "layers are computed twice by themselves where memory is short",
+    "use_gradient_checkpointing": "layers are computed twice by themselves where memory is short",
+    "group_by_length": "rows of about one length share a pass by themselves",
+    **dict.fromkeys(("bf16", "fp16"), "adapters are trained in 32 bits, next to weights of 16 on graphics cards"),
+    **dict.fromkeys(("save_steps", "logging_steps"), "every step is recorded, and states are saved by themselves"),
+    "eval_steps": "held-out rows are validated about twenty times a job, and at the end of each epoch",
+    "max_steps": "give epochs",
+}
+"""What others let you choose, and what it is here."""
+
+
+def hint_of(name: str, known: Iterable[str]) -> str:
+    """Return what the refusal of an unknown option adds: our name for it, or the nearest ones.
+
+    >>> hint_of("lora_r", ["lora_rank"])
+    "; it is called 'lora_rank' here"
+    """
+    known, ours = [*known], OTHER_NAMES.get(name)
+    if ours in known:
+        return f"; it is called {ours!r} here"
+    return f"; {FIXED[name]}" if name in FIXED else nearest(name, known)
