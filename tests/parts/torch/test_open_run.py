@@ -142,8 +142,8 @@ def test_rows_in_many_passes_have_the_gradients_of_one() -> None:
 def test_the_base_models_weights_are_in_memory_once_and_go_with_the_last_run(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = []
 
-    def counted(*given: Any) -> Network:
-        loaded.append(weakref.ref(network := Network(*given)))
+    def counted(*given: Any, **options: Any) -> Network:
+        loaded.append(weakref.ref(network := Network(*given, **options)))
         return network
 
     monkeypatch.setattr(training, "Network", counted)

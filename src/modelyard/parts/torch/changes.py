@@ -5,4 +5,5 @@ from modelyard.stores.table_changes import AddColumn, SchemaChange
 
 CHANGES: tuple[SchemaChange, ...] = (
     SchemaChange("torch/0001_sources_of_base_models", [AddColumn(BaseModel, "source", str, "{}")]),
+    SchemaChange("torch/0002_weights_of_base_models", [AddColumn(BaseModel, "weights", str)]),
 )

@@ -7,7 +7,7 @@ import click
 from modelyard.cli.lazy_group import Group
 from modelyard.cli.terminal import StoreName, json_option, not_empty, opened, printable_store, show_values, store_option
 from modelyard.domain.catalogue import Pricing
-from modelyard.parts.torch.records import Tuning
+from modelyard.parts.torch.records import Tuning, weight_format
 from modelyard.parts.torch.sources import BaseSource, read_source
 
 COLUMNS = (
@@ -15,6 +15,7 @@ COLUMNS = (
     "name",
     "architecture",
     "quantization",
+    "weights",
     "parameters",
     "context_length",
     "tool_format",
@@ -48,6 +49,7 @@ def base_models() -> None:
 @click.option("--price-prompt", type=usd, default="0", help="Per token of a prompt.")
 @click.option("--price-completion", type=usd, default="0", help="Per token of an answer.")
 @click.option("--full", is_flag=True, help="Train the weights themselves, not an adapter: for small models.")
+@click.option("--weights", metavar="FORMAT", help="In memory: float32, bfloat16, int8.  [default: by device]")
 def add_base_model(
     store: StoreName,
     path: str,
@@ -57,12 +59,15 @@ def add_base_model(
     price_prompt: Decimal,
     price_completion: Decimal,
     full: bool,
+    weights: str | None,
 ) -> None:
     """Offer a model under an id, and train on it.
 
     It is in a folder (transformers format, safetensors), or a GGUF file, of which such a folder is made beside it,
     or is fetched from a hub by its name. Every file is read once, for its digest.
     """
+    tuning = Tuning.FULL if full else Tuning.LORA
+    form = weight_format(weights, tuning)
     with click.progressbar(length=1, label=f"reading {path}") as bar:
 
         def read(done: int, total: int) -> None:
@@ -76,7 +81,8 @@ def add_base_model(
             id=model_id,
             name=name,
             pricing=Pricing(prompt=price_prompt, completion=price_completion),
-            tuning=Tuning.FULL if full else Tuning.LORA,
+            tuning=tuning,
+            weights=form,
         )
     show_source(found)
     click.echo(f"{entry.id} is offered from now on by every process that opens {printable_store(store)}")

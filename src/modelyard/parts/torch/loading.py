@@ -19,20 +19,24 @@ try:
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
+from modelyard.parts.torch.records import WeightFormat
+
 LOADING = threading.RLock()
 """Held while a network or a tokenizer is loaded, in any thread of this process."""
 
-_Key = tuple[str, str, torch.dtype, tuple[tuple[str, int, int], ...]]
+_Key = tuple[str, str, torch.dtype, WeightFormat | None, tuple[tuple[str, int, int], ...]]
 _LOADED: "WeakValueDictionary[_Key, nn.Module]" = WeakValueDictionary()
 
 
-def with_shared_weights(folder: Path, device: str, dtype: torch.dtype, load: Callable[[], Any]) -> tuple[Any, Any]:
+def with_shared_weights(
+    folder: Path, device: str, dtype: torch.dtype, form: WeightFormat | None, load: Callable[[], Any]
+) -> tuple[Any, Any]:
     """Return a network of the base model in a folder, and what to hold for as long as it is used.
 
     Networks of the same files share the memory of their weights, which none may change. Each has layers of its own, so
     that an adapter is part of one of them.
     """
-    key = (str(folder.resolve()), str(torch.device(device)), dtype, _stamps(folder))
+    key = (str(folder.resolve()), str(torch.device(device)), dtype, form, _stamps(folder))
     with LOADING:
         loaded = _LOADED.get(key)
         if loaded is None:

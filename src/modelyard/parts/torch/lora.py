@@ -156,8 +156,11 @@ def _plain(module: nn.Module) -> nn.Module:
 
 
 def _sizes(layer: nn.Linear) -> tuple[int, int]:
-    first, second = layer.weight.shape
-    return (first, second) if isinstance(layer, Conv1D) else (second, first)
+    """Return the number of inputs and of outputs."""
+    if isinstance(layer, Conv1D):
+        first, second = layer.weight.shape
+        return first, second
+    return layer.in_features, layer.out_features
 
 
 class LoraLinear(nn.Module):

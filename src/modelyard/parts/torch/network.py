@@ -18,7 +18,9 @@ from modelyard.parts.torch.loading import LOADING, with_shared_weights
 from modelyard.parts.torch.lora import LoraLinear
 from modelyard.parts.torch.mapped_weights import page_out
 from modelyard.parts.torch.model_config import context_length
+from modelyard.parts.torch.narrow_weights import narrow
 from modelyard.parts.torch.network_checks import WayChecks, narrowed, out_of_memory, tried
+from modelyard.parts.torch.records import WeightFormat
 
 _SUMS_IN_32_BITS = "dtype" in torch.ops.aten.mm.overloads()
 
@@ -109,7 +111,8 @@ class Network:
     """A transformers model in memory, without gradients.
 
     `weights` replace those in the folder. Only an `own` network may change its weights: others share them with all
-    networks of the same folder, device and type. Shapes: rows x tokens x hidden size.
+    networks of the same folder, device and type. `form` is the format in which the weights are stored; None for that of
+    `dtype`, by default the usual one of the device. Shapes: rows x tokens x hidden size.
     """
 
     def __init__(
@@ -119,12 +122,18 @@ class Network:
         dtype: torch.dtype | None = None,
         weights: Mapping[str, Tensor] | None = None,
         own: bool = False,
+        form: WeightFormat | None = None,
     ) -> None:
         transformers_logging.disable_progress_bar()
-        dtype = dtype or _usual_dtype(device)
+        dtype = dtype or _usual_dtype(device, form)
+        form = form if _is_narrower(form, dtype) else None
 
         def load() -> Any:
-            model: Any = _stored(folder, dtype) if weights is None else _tuned(folder, dtype, weights)
+            model: Any
+            if form is not None:
+                narrow(model := _stored(folder, "auto"), form, dtype)
+            else:
+                model = _stored(folder, dtype) if weights is None else _tuned(folder, dtype, weights)
             return model.eval().requires_grad_(False).to(device)
 
         self.model: Any
@@ -134,12 +143,12 @@ class Network:
                 if own or weights is not None:
                     self.model = load()
                 else:
-                    self.model, self._held = with_shared_weights(folder, device, dtype, load)
+                    self.model, self._held = with_shared_weights(folder, device, dtype, form, load)
         except Exception as fault:
             raise _not_loaded(folder, fault) from fault
         self.config: Any = self.model.config.get_text_config(decoder=True)
         self.device: torch.device = self.model.device
-        self.dtype: torch.dtype = self.model.dtype
+        self.dtype: torch.dtype = dtype
         self._own_head: ModelHead | None = None
         self._cache_name = cache_name(self.body)
         self.in_rows: bool = False
@@ -276,8 +285,11 @@ def _not_loaded(folder: Path, fault: Exception) -> BackendError:
     return BackendError(f"the base model in {folder.name!r} cannot be loaded: {first_line(fault)}")
 
 
-def _stored(folder: Path, dtype: torch.dtype) -> Any:
-    """Load the model. Raises ValueError if weights are missing or misshapen: transformers would draw them at random."""
+def _stored(folder: Path, dtype: torch.dtype | str) -> Any:
+    """Load the model; "auto" is the type in which it is stored.
+
+    Raises ValueError if weights are missing or misshapen: transformers would draw them at random.
+    """
     model, loading = AutoModelForCausalLM.from_pretrained(
         folder,
         local_files_only=True,
@@ -308,6 +320,13 @@ def _tuned(folder: Path, dtype: torch.dtype, weights: Mapping[str, Tensor]) -> A
     return model
 
 
-def _usual_dtype(device: str) -> torch.dtype:
+def _usual_dtype(device: str, form: WeightFormat | None) -> torch.dtype:
     """Return the type to compute with: processors gain little from 16-bit floats, graphics cards up to ten times."""
+    if form is WeightFormat.FLOAT32:
+        return torch.float32
     return torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
+
+
+def _is_narrower(form: WeightFormat | None, dtype: torch.dtype) -> bool:
+    """Return whether weights in this format have fewer bits than what is computed with."""
+    return form is WeightFormat.INT8 or (form is WeightFormat.BFLOAT16 and dtype is torch.float32)

@@ -9,6 +9,7 @@ import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry, Feature, Pricing, Quantization, SamplingParameter
 from modelyard.domain.record import Index, Record, frozen_mapping
+from modelyard.errors import InvalidInput
 
 SMALL = 10_000_000
 """The number of parameters up to which a second thread only waits for the first."""
@@ -21,6 +22,41 @@ class Tuning(StrEnum):
     FULL = "full"
 
 
+class WeightFormat(StrEnum):
+    """The format in which the weights of a base model are in memory; what is computed has 32 bits on a processor."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    INT8 = "int8"
+
+
+_STORED: Mapping[WeightFormat, Quantization] = {
+    WeightFormat.FLOAT32: Quantization.FP32,
+    WeightFormat.BFLOAT16: Quantization.BF16,
+    WeightFormat.INT8: Quantization.INT8,
+}
+
+
+def weight_format(name: str | None, tuning: Tuning | None = None) -> WeightFormat | None:
+    """Return the format of this name; None is the usual one of the device.
+
+    Raises `InvalidInput` for others, and for one that cannot be trained in this way.
+    """
+    if name is None:
+        return None
+    if name not in [*WeightFormat]:
+        known = ", ".join(WeightFormat)
+        if name == "int4":
+            why = "int4 is not possible: torch and torchao have no 4-bit weights with gradients on processors; use int8"
+            raise InvalidInput.at("weights", msg=why)
+        raise InvalidInput.at("weights", msg=f"{name!r} is unknown; give one of {known}")
+    if tuning is Tuning.FULL and name != WeightFormat.FLOAT32:
+        raise InvalidInput.at(
+            "weights", msg=f"{name} cannot be trained in full, which needs float32; train an adapter, or leave it out"
+        )
+    return WeightFormat(name)
+
+
 @attrs.frozen
 class BaseModel:
     """A causal language model or a sentence encoder in the folder `path`.
@@ -29,6 +65,7 @@ class BaseModel:
     "" for none (`formats.tool_calls`). `digests` holds the SHA-256 digest in hex of every file that serving and
     training read. `offer` is always "local" and indexes all base models. `source` says where it is from: `hub_id`,
     `revision` (a commit) and `endpoint` of a hub; `file`, `sha256` and `lost` of a GGUF file; {} of a plain folder.
+    `weights` is the format in memory, None for the usual one: float32 on processors, bfloat16 on graphics cards.
     """
 
     id: str
@@ -45,6 +82,7 @@ class BaseModel:
     prices: Mapping[str, str] = attrs.field(converter=frozen_mapping)
     offer: str = "local"
     source: Mapping[str, str] = attrs.field(converter=frozen_mapping, factory=dict)
+    weights: WeightFormat | None = None
 
     @property
     def small(self) -> bool:
@@ -55,6 +93,14 @@ class BaseModel:
     def encodes(self) -> bool:
         """Whether it is a sentence encoder, which makes embeddings and nothing else."""
         return not self.architecture.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
+
+    def stored_as(self, weights: WeightFormat | None) -> "BaseModel":
+        """Return the same base model with weights in this format. Raises `InvalidInput`."""
+        if weights is None:
+            return self
+        if self.encodes:
+            raise InvalidInput.at("weights", msg="is not possible for a sentence encoder; leave it out")
+        return attrs.evolve(self, weights=weights, quantization=_STORED[weights])
 
     def entry(
         self, parameters: tuple[SamplingParameter, ...], features: tuple[Feature, ...], outputs: tuple[str, ...]

@@ -10,7 +10,7 @@ from modelyard.domain.identity import Principal, require_host
 from modelyard.errors import Conflict, InvalidInput, RecordConflict
 from modelyard.parts.torch.engine import TorchEngine
 from modelyard.parts.torch.model_folder import Progress
-from modelyard.parts.torch.records import BaseModel, Tuning
+from modelyard.parts.torch.records import BaseModel, Tuning, WeightFormat, weight_format
 from modelyard.parts.torch.serving.room import Room
 from modelyard.parts.torch.sources import BaseSource, read_source
 from modelyard.platform.listing import Listing, short_listing
@@ -35,6 +35,7 @@ class AddBaseModel:
         revision: str | None = None,
         pricing: Pricing = Pricing(),  # noqa: B008 - frozen
         tuning: Tuning | None = None,
+        weights: str | None = None,
         progress: Progress | None = None,
         local_only: bool = False,
     ) -> CatalogueEntry:
@@ -48,19 +49,30 @@ class AddBaseModel:
         fetched and read, and the total. `tuning` sets what training changes, by default an adapter. Other processes
         offer the model when they next open the platform. Adding the same again changes nothing.
 
+        `weights` is the format of the weights in memory, in serving and training: "float32", "bfloat16" or "int8"; by
+        default float32 on processors and bfloat16 on graphics cards.
+
         Raises `InvalidInput` naming the file at fault, `Conflict` for an id that is taken, `MissingExtra`; and of a hub
         `NotFound`, `Forbidden`, `Overloaded`, `StorageFull`, `BackendError`.
         """
+        form = weight_format(weights, tuning)
         read = read_source(path, revision, progress, local_only=local_only)
-        return self.record(read, id=id, name=name, pricing=pricing, tuning=tuning)
+        return self.record(read, id=id, name=name, pricing=pricing, tuning=tuning, weights=form)
 
     def record(
-        self, read: BaseSource, *, id: str | None, name: str | None, pricing: Pricing, tuning: Tuning | None
+        self,
+        read: BaseSource,
+        *,
+        id: str | None,
+        name: str | None,
+        pricing: Pricing,
+        tuning: Tuning | None,
+        weights: WeightFormat | None,
     ) -> CatalogueEntry:
         """Offer a base model that was looked through. Raises `Conflict`, `InvalidInput`."""
         runtime, named = self._runtime, id or read.id
         base = read.folder.base_model(named, name or named, tuning or Tuning.LORA, runtime.clock.now(), pricing.texts)
-        base = attrs.evolve(base, source=read.source)
+        base = attrs.evolve(base, source=read.source).stored_as(weights)
         check_entry(base.entry((), (), ()))
         offered = base_models_of(runtime)
         if offered is None:

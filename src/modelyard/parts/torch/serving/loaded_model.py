@@ -54,7 +54,7 @@ class LoadedModel:
         self._bytes = [*self.chat.token_bytes, *padding]
         self._prompt_bytes = [*self.chat.prompt_token_bytes, *padding]
         threads = serving_threads(base) if device == "cpu" else None
-        self._networks = Networks(folder, device, room, self.chat.end_tokens, threads)
+        self._networks = Networks(base, device, room, self.chat.end_tokens, threads)
         self._lock = threading.Lock()
         self._prompts: OrderedDict[tuple[int, int, Any], tuple[object, object, list[int]]] = OrderedDict()
 

@@ -18,6 +18,7 @@ from modelyard.parts.torch.cuda_graphs import usual_recorder
 from modelyard.parts.torch.lora import CONFIG_FILE, WEIGHTS_FILE, AdapterBank, LoraShape, read_tensors
 from modelyard.parts.torch.network import FULL_FILE, Network
 from modelyard.parts.torch.network_checks import out_of_memory
+from modelyard.parts.torch.records import BaseModel
 from modelyard.parts.torch.serving.adapter_slots import AdapterSlots
 from modelyard.parts.torch.serving.batching_engine import Engine
 from modelyard.parts.torch.serving.room import Room
@@ -35,9 +36,15 @@ class Networks:
     """Loads each network on first use. Thread-safe."""
 
     def __init__(
-        self, folder: Path, device: str, room: Room, end_tokens: frozenset[int], threads: int | None = None
+        self,
+        base: BaseModel,
+        device: str,
+        room: Room,
+        end_tokens: frozenset[int],
+        threads: int | None = None,
     ) -> None:
-        self._folder, self._device, self._room, self._end_tokens = folder, device, room, end_tokens
+        self._folder, self._form = Path(base.path), base.weights
+        self._device, self._room, self._end_tokens = device, room, end_tokens
         self._threads = threads
         self._lock = threading.Lock()
         self._own: Engine | None = None
@@ -71,7 +78,8 @@ class Networks:
         with self._lock:
             if self._own is None:
                 # An engine on a processor lays its weights out for itself.
-                network = Network(self._folder, self._device, own=torch.device(self._device).type == "cpu")
+                own = torch.device(self._device).type == "cpu"
+                network = Network(self._folder, self._device, own=own, form=self._form)
                 self._own = self._engine(network, self._room.adapters)
             return self._own
 

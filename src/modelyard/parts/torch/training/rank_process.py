@@ -21,7 +21,7 @@ def main() -> None:
     threading.Thread(target=_end_with, args=(sys.stdin.buffer,), daemon=True).start()
     torch.set_num_threads(setup.threads)
     full = setup.shape is None
-    network = Network(Path(setup.folder), setup.device, torch.float32 if full else None, own=full)
+    network = Network(Path(setup.folder), setup.device, torch.float32 if full else None, own=full, form=setup.form)
     if setup.shape is None:
         trained = all_weights(network.model)
     else:

@@ -26,6 +26,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from modelyard.errors import TrainingError
 from modelyard.parts.torch.lora import LoraShape
+from modelyard.parts.torch.records import WeightFormat
 from modelyard.parts.torch.training.memory_plan import Pass
 from modelyard.parts.torch.training.token_logprobs import TokenScorer, backward, rows_of
 
@@ -155,6 +156,7 @@ class RankSetup:
     folder: str
     device: str
     shape: LoraShape | None
+    form: WeightFormat | None
     base_model: str
     threads: int
     count: int

@@ -20,7 +20,7 @@ from modelyard.domain.training_run import AdapterConfig
 from modelyard.parts.torch.lora import CONFIG_FILE, LoraShape, read_tensors
 from modelyard.parts.torch.model_folder import check_unchanged
 from modelyard.parts.torch.network import Network
-from modelyard.parts.torch.records import BaseModel, Tuning
+from modelyard.parts.torch.records import BaseModel, Tuning, WeightFormat
 from modelyard.parts.torch.threads import torch_threads
 from modelyard.parts.torch.tokenizer import ChatTokenizer
 from modelyard.parts.torch.training.arranged import BEST_FILE, EarlyStop, arranged
@@ -47,6 +47,8 @@ from modelyard.trainers.methods import LEARNER_METHODS
 
 SAVE_EVERY = 20
 KEEP_BASE = 60.0
+
+_BYTES: Mapping[WeightFormat, int] = {WeightFormat.FLOAT32: 4, WeightFormat.BFLOAT16: 2, WeightFormat.INT8: 1}
 
 
 class LocalTrainer:
@@ -137,8 +139,8 @@ class LocalTrainer:
         def load() -> SharedBase:
             limit = free_memory(self._device) if self._memory is None else self._memory
             check_unchanged(base)
-            check_weights(base.parameters, _bytes_each(self._device, full=False), limit)
-            return SharedBase(Network(Path(base.path), self._device), limit)
+            check_weights(base.parameters, _bytes_each(base, self._device), limit)
+            return SharedBase(Network(Path(base.path), self._device, form=base.weights), limit)
 
         def make(shared: SharedBase) -> tuple[SharedBase, AdapterWeights, MemoryBudget]:
             shape = _shape_in(files, open_file) or shared.resolve(config)
@@ -173,9 +175,9 @@ class LocalTrainer:
         with self._within(base):
             limit = self._limit()
             check_unchanged(base)
-            check_weights(base.parameters, _bytes_each(self._device, full), limit)
+            check_weights(base.parameters, _bytes_each(base, self._device), limit)
         with torch_threads(1 if base.small else None):
-            network = Network(folder, self._device, torch.float32 if full else None, own=full)
+            network = Network(folder, self._device, torch.float32 if full else None, own=full, form=base.weights)
         with self._within(base):
             shape = self._shape_of(context, config, full)
             model = network.model
@@ -186,7 +188,9 @@ class LocalTrainer:
             if self._ranks == 1:
                 yield LocalLearner(*parts), trained
                 return
-            setup = RankSetup(base.path, self._device, shape, base.id, torch.get_num_threads(), self._ranks)
+            setup = RankSetup(
+                base.path, self._device, shape, base.weights, base.id, torch.get_num_threads(), self._ranks
+            )
             with other_ranks(setup):
                 yield ParallelLearner(*parts, Ranks(scorer, trained.parameters)), trained
 
@@ -231,9 +235,12 @@ def _shape_in(files: frozenset[str], open_file: Callable[[str], BinaryIO]) -> Lo
         return LoraShape.from_config(file.read())
 
 
-def _bytes_each(device: str, full: bool) -> int:
-    """Return the bytes of a weight: networks on graphics cards are stored in 16 bits, unless they are trained."""
-    return 2 if torch.device(device).type == "cuda" and not full else 4
+def _bytes_each(base: BaseModel, device: str) -> int:
+    """Return the bytes of nearly all weights: networks on graphics cards are stored in 16 bits, unless they are trained
+    or another format is asked for.
+    """
+    usual = 2 if torch.device(device).type == "cuda" and base.tuning is not Tuning.FULL else 4
+    return usual if base.weights is None else _BYTES[base.weights]
 
 
 @contextmanager
