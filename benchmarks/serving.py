@@ -10,6 +10,7 @@ the ratio of each to the callable, and what is added per request or per token. A
 from /proc, so this runs on Linux. Quote ratios of one run, never figures of two.
 """
 
+import argparse
 import asyncio
 import json
 import sys
@@ -30,7 +31,8 @@ from postgres_server import PostgresServer, server_folder
 
 KINDS = ("bare", "modelyard", "on_uvicorn", "sqlite", "two processes", "postgres")
 CONNECTIONS = 16, 256
-TURNS = 12
+PATIENCE = 60
+"""How many times as long as a turn the first answer may take."""
 TOKENS = 500
 ANSWER = {
     "id": "chatcmpl-1",
@@ -137,9 +139,12 @@ async def load(ports: Sequence[int], requests: Sequence[bytes], of: int, seconds
     loop = asyncio.get_running_loop()
     to = islice(cycle(zip(ports, requests, strict=True)), of)
     made = [await loop.create_connection(partial(Client, request, end), "127.0.0.1", port) for port, request in to]
-    await asyncio.sleep(seconds)
-    while not any(client.answered for _, client in made):  # a stream may take longer on a busy machine
+    for _ in range(PATIENCE):  # a stream may take longer on a busy machine
         await asyncio.sleep(seconds)
+        if any(client.answered for _, client in made):
+            break
+    else:
+        raise RuntimeError("no request was answered: has the server ended?")
     for _, client in made:
         client.running = False
         client.transport.close()
@@ -223,7 +228,11 @@ def least_and_median(values: list[float]) -> Figures:
 
 def main() -> None:
     """Measure all in turns, and print how they compare."""
-    seconds, turns = float([*sys.argv, "1"][1]), int([*sys.argv, "", ""][2] or TURNS)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("seconds", nargs="?", type=float, default=1.0, help="of each turn")
+    parser.add_argument("turns", nargs="?", type=int, default=12)
+    asked = parser.parse_args()
+    seconds, turns = asked.seconds, asked.turns
     found: dict[str, Any] = {}
     with all_served() as servers:
         for connections in CONNECTIONS:

@@ -63,6 +63,7 @@ def yard(
     options = {"backend": yard_backend, **_marked(request), **_requested(request)}
     if yard_profile == "vllm":
         options["settings"] = evolve(options.get("settings") or Settings(), strict_conversations=False)
+    options["observer"] = _observing(request, options.get("observer"))
     with opener(**options) as platform:
         if find_spec("modelyard.parts.doubles") is not None:  # the core works without its parts
             from modelyard.testing import watch_requests
@@ -70,6 +71,18 @@ def yard(
             log = request.node.stash[_LOG] = watch_requests(platform, yard_profile)
             log.faults = faults
         yield platform
+
+
+def _observing(request: pytest.FixtureRequest, own: Callable[[object], None] | None) -> Callable[[object], None]:
+    """Return an observer that notes what the application asks in Python and is refused, and calls the test's `own`."""
+
+    def observe(event: object) -> None:
+        if _LOG in request.node.stash:
+            request.node.stash[_LOG].note(event)
+        if own is not None:
+            own(event)
+
+    return observe
 
 
 @pytest.fixture
@@ -305,7 +318,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show the requests of a test that failed."""
     report = yield
-    if report.failed and _LOG in item.stash and len(item.stash[_LOG]):
+    if report.failed and _LOG in item.stash and str(item.stash[_LOG]):
         report.sections.append(("requests of this test", str(item.stash[_LOG])))
     return report
 

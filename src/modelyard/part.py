@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from modelyard.platform.jobs.job_type import JobType
     from modelyard.platform.platform import Platform
     from modelyard.platform.runtime import Runtime
-    from modelyard.protocols import ArtifactStore, Backend, Executor, Randomness, Store, Trainer, Tx
+    from modelyard.protocols import ArtifactStore, Backend, Executor, Randomness, Snapshot, Store, Trainer, Tx
     from modelyard.stores.table_changes import SchemaChange
 
     Resource = Callable[[Runtime, Principal], Any]
@@ -154,6 +154,21 @@ class TrainedRecord(Protocol):
         ...
 
 
+class Capture(Protocol):
+    """What keeps the answers to a caller."""
+
+    @property
+    def model(self) -> str:
+        """What a name means that no model has."""
+        ...
+
+    def __call__(
+        self, running: Any, completion: Any, keep: "Callable[[Tx], object] | None"
+    ) -> "Callable[[Tx], object]":
+        """Return what keeps an answer, after `keep`, in the transaction that books it."""
+        ...
+
+
 def _no_trained_record(runtime: "Runtime", job: "Job", loose: list[str]) -> "TrainedRecord | None":
     return None
 
@@ -184,6 +199,9 @@ class Part:
     What it raises undoes the transaction, which may run again and may have to stay with one entity: the records that
     it writes are declared with `domain=("entity", "entity")`. `upkeep` is called each second while a platform is
     served, and by each worker, in a thread of its own.
+
+    `captures` returns what keeps the answers to a caller, with their log-probabilities and token ids. `submits` queues
+    a training job on data of its own kind, with the arguments of `platform.training.submit`; None for other data.
     """
 
     name: str
@@ -206,6 +224,8 @@ class Part:
     trajectories: "Callable[[], Callable[..., Trajectory]] | None" = None
     on_event: "Callable[[Runtime, Tx, object], None] | None" = None
     upkeep: "Callable[[Runtime], None] | None" = None
+    captures: "Callable[[Runtime, Snapshot, Principal], Capture | None] | None" = None
+    submits: "Callable[..., Any] | None" = None
 
 
 def standard_parts() -> Sequence[Part]:

@@ -120,6 +120,19 @@ def test_runs_are_listed_shown_compared_reported_and_exported_by_name(here: Path
     assert "there is no run nothing" in call("runs", "show", "nothing", status=1).output
 
 
+def test_answers_without_a_score_are_told(here: Path, tmp_path: Path) -> None:
+    file = tmp_path / "other.jsonl"
+    file.write_text('{"prompt": "a", "answer": "b"}\n{"prompt": "c", "expected": "c"}\n')
+    words = ("evaluate", "other", "echo", "--scorer", "exact_match", "--rows", file)
+    told = call(*words).stderr
+    assert "echo: 1 of 2 answers have no score; modelyard runs show …" in told
+    named = told.split("runs show ")[1].split()[0]
+    assert "row.expected: is missing" in call("runs", "show", named).stdout
+    assert len(json.loads(call(*words, "--json").stdout)) == 1
+    file.write_text('{"prompt": "c", "expected": "c"}\n')
+    assert "no score" not in call(*words).stderr
+
+
 def test_a_model_is_evaluated_and_refused_if_it_is_worse(here: Path, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(f'{{"prompt": "say {n}", "expected": "say {n}"}}\n' for n in range(12)))

@@ -297,6 +297,17 @@ def test_an_error_of_ours_is_one_line_and_the_traceback_of_its_cause(
     assert sum("Traceback" in line for line in others) == 1
 
 
+@pytest.mark.parametrize("header", ["x-api-key", "api-key"])
+@pytest.mark.parametrize("path", ["/v1/complete", "/inference/v1/other"])
+def test_a_path_without_a_route_takes_a_key_in_any_header(path: str, header: str, client_for: Any) -> None:
+    with open_platform() as platform:
+        client = client_for(platform)
+        known, unknown = ([(header, secret)] for secret in (client.key, "my_unknown"))
+        assert client.send("POST", path, {}, key="", headers=known).json["error"]["code"] == "unknown_route"
+        assert client.send("POST", path, {}, key="", headers=unknown).status == 401
+        assert client.send("POST", path, {}, key="").status == 401
+
+
 @pytest.mark.parametrize("path", ["/v1/fine_tuning/jobs/x/other", "/v1/chat/other"])
 def test_a_path_without_a_route_is_reported_in_both_formats_with_what_there_is(path: str, client_for: Any) -> None:
     with open_platform() as platform:

@@ -105,13 +105,13 @@ def test_a_path_that_is_nearly_right_is_not_found(raw: str) -> None:
 @each_case("raw", ["/v1", "/v1/", "/v1/nothing", "/v1/jobs/%ff", "/%76%31/x", "/v1/../open"])
 def test_below_a_guarded_prefix_even_nothing_asks_who_calls(raw: str) -> None:
     match = TABLE.match(raw)
-    assert match.auth is Auth.BEARER
+    assert match.auth is Auth.API_KEY
     assert match.error_format is DETAIL
 
 
 @each_case(
     ("raw", "auth"),
-    [("/inference/v1/x", Auth.BEARER), ("/v2/a/b", Auth.BASIC), ("/evaluations/x", Auth.BASIC), ("/x", Auth.PUBLIC)],
+    [("/inference/v1/x", Auth.API_KEY), ("/v2/a/b", Auth.BASIC), ("/evaluations/x", Auth.BASIC), ("/x", Auth.PUBLIC)],
 )
 def test_each_prefix_has_the_scheme_of_its_interface(raw: str, auth: Auth) -> None:
     assert TABLE.match(raw).auth is auth

@@ -358,6 +358,34 @@ def test_that_fails_by_itself_first():
     )
 
 
+def test_a_failing_test_shows_what_was_refused_in_python_which_fails_none(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+import pytest
+from modelyard.errors import ModelNotFound
+
+seen = []
+pytestmark = pytest.mark.yard(observer=seen.append)
+
+def test_that_fails(yard, yard_openai):
+    with pytest.raises(ModelNotFound):
+        yard.chat.complete(model="missing", messages="hello")
+    assert [event.code for event in seen] == ["model_not_found"]
+    yard_openai.models.list()
+    assert not seen
+
+def test_that_is_fine(yard):
+    with pytest.raises(ModelNotFound):
+        yard.chat.complete(model="missing", messages="hello")
+""",
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        ["*requests of this test*", "1. 200 GET *models*", "404 in Python: chat with 'missing': model_not_found"]
+    )
+
+
 def test_the_profile_of_a_module_is_a_fixture(pytester: pytest.Pytester) -> None:
     run(
         pytester,

@@ -76,6 +76,8 @@ def evaluate(
             evaluation, models, rows, scorers or None, progress=sys.stderr.isatty(), **options
         )
         show(as_json, RUN_COLUMNS, [_run_row(result.run, as_json) for result in found])
+        for result in found:
+            _say_what_has_no_score(result.run)
         if save is not None:
             platform.evaluations.report(found[0]).save(save)
         for result in found if baseline is not None else ():
@@ -83,6 +85,14 @@ def evaluate(
                 platform.evaluations.assert_not_worse(baseline=baseline, candidate=result)  # type: ignore[arg-type]
             except AssertionError as worse:
                 raise click.ClickException(str(worse)) from None
+
+
+def _say_what_has_no_score(run: EvaluationRun) -> None:
+    counts = run.summary or {}
+    missing = counts.get("trials", 0) - counts.get("scored", 0)
+    if missing:
+        why = f"modelyard runs show {id_text(run.id)} says why"
+        click.echo(f"{model_text(run)}: {missing} of {counts['trials']} answers have no score; {why}", err=True)
 
 
 @click.group(cls=Group, help=f"Look at evaluation runs. {RUN_HELP}")

@@ -30,8 +30,9 @@ def key_named(platform: Platform, text: str) -> ApiKey:
 
 def run_named(platform: Platform, text: str) -> EvaluationRun:
     evaluation, _, model = text.partition("@")
+    end = text.removeprefix("…")  # as tables show it
     for run in islice(platform.evaluations.runs.list_all(order="desc"), SEARCHED):
-        if text == run.id or (len(text) >= SHORTEST and run.id.endswith(text)):
+        if text == run.id or (len(end) >= SHORTEST and run.id.endswith(end)):
             return run
         if _is(evaluation, run.evaluation) and (not model or _is(model, run.model)):
             return run

@@ -177,8 +177,8 @@ class HttpRouter:
 
     def _guard(self, segments: Sequence[str | None]) -> tuple[Auth, ErrorFormat]:
         for prefix, guard in self._guards.items():
-            if tuple(segments[: len(prefix)]) == prefix:
-                return guard
+            if tuple(segments[: len(prefix)]) == prefix:  # a key in any header is one: no route says in which
+                return (Auth.API_KEY if guard[0] is Auth.BEARER else guard[0]), guard[1]
         return Auth.PUBLIC, REASON
 
     def _why_missing(self, segments: Sequence[str | None]) -> str:
@@ -190,7 +190,7 @@ class HttpRouter:
 
 def _unknown(segments: Sequence[str | None], rest: Sequence[str | None]) -> str:
     """Say that no route has this path, and of which interface of a vendor it is, by the segments after `v1`."""
-    shown = quote("/".join(segment or "?" for segment in segments), safe="/:?")[:MAX_SHOWN]
+    shown = quote("/".join("?" if segment is None else segment for segment in segments), safe="/:?")[:MAX_SHOWN]
     name = rest[0] if rest else None
     vendor = f" is of the interface {name!r}, which is not served" if name in NOT_SERVED else " has no route"
     return f"the path /{shown}{vendor}; /openapi.json lists the routes"

@@ -8,6 +8,7 @@ from modelyard.parts.comparisons.service import CompareAll
 from modelyard.parts.completions.service import Completions
 from modelyard.parts.datasets.service import Datasets
 from modelyard.parts.embeddings.service import Embeddings
+from modelyard.parts.episodes.service import Episodes
 from modelyard.parts.fine_tuning.service import FineTuning
 from modelyard.parts.interchange.service import InspectLogs
 from modelyard.parts.metrics.service import Metrics
@@ -38,6 +39,8 @@ class StandardResources:
     """The shares of entities in the workers."""
     annotations: Annotations
     """Tags and notes on jobs, runs, models and checkpoints."""
+    episodes: Episodes
+    """What agents do with a model, call by call, to train it."""
     datasets: Datasets
     """Data sets that were uploaded, and splits of them."""
     sweeps: Sweeps

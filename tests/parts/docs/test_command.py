@@ -5,6 +5,7 @@ from click.testing import CliRunner, Result
 
 from each import each_case
 from modelyard.cli import main
+from modelyard.parts.docs.command import MOST_PAGES, matching
 from modelyard.parts.docs.pages import pages
 
 
@@ -28,10 +29,26 @@ def test_a_page_is_found_by_its_other_words(page) -> None:
         assert page.text.strip() in output or page.name in output, word
 
 
+@each_case("role", ["operator", "evaluator", "ML engineer", "tester", "application developer"])
+def test_whoever_one_is_a_page_begins(role: str) -> None:
+    assert shown(role).output.startswith("# ")
+
+
 def test_without_a_topic_every_page_is_listed_with_its_sentence() -> None:
     lines = shown().output.splitlines()
     assert [line.split()[0] for line in lines] == [page.name for page in pages()]
     assert all(line.endswith(page.sentence) for line, page in zip(lines, pages(), strict=True))
+
+
+@each_case("topic", ["uvloop", "rollback alias", "retry-after"])
+def test_words_that_no_title_has_are_looked_for_in_the_texts(topic: str) -> None:
+    words, found = topic.replace("-", " ").split(), matching(pages(), topic)
+    assert 1 <= len(found) <= MOST_PAGES
+    assert all(word in page.text.lower() for page in found for word in words)
+    often = [min(page.text.lower().count(word) for word in words) for page in found]
+    assert often == sorted(often, reverse=True)
+    output = shown(*topic.split()).output
+    assert all(page.name in output for page in found) if len(found) > 1 else output.strip() == found[0].text.strip()
 
 
 @each_case(("topic", "nearest"), [("trian", "train"), ("kuberntes", "kubernetes"), ("evalute", "evaluate")])

@@ -171,15 +171,14 @@ def test_a_key_is_made_with_its_limits(here: Path) -> None:
 
 def test_budgets_are_set_for_an_entity_or_a_key_by_its_name(here: Path) -> None:
     call("budget", "set", "acme", "25.00", "--period", "month", "--warn-at", "0.8")
-    assert (
-        call("budget", "set", "acme", 1, "--key", "desk").stdout == "acme may spend 1 USD in total, and has spent 0\n"
-    )
+    of_key = call("budget", "set", "acme", 1, "--key", "desk").stdout
+    assert of_key == "key desk of acme may spend 1 USD in total, and has spent 0\n"
     whole, one = rows("budget", "list", "--entity", "acme")
     assert (whole["period"], whole["limit"], whole["key_id"]) == ("month", "25.00", None)
     assert (one["period"], one["remaining"]) == ("total", "1")
     call("budget", "remove", "acme", "--key", "desk")
     assert len(rows("budget", "list")) == 1
-    call("budget", "set", "acme", 3, "--project", "support")
+    assert call("budget", "set", "acme", 3, "--project", "support").stdout.startswith("project support of acme may")
     assert [row["project"] for row in rows("budget", "list")] == [None, "support"]
     call("budget", "remove", "acme", "--project", "support")
     assert "no key has" in call("budget", "set", "acme", 1, "--key", "none", status=1).output

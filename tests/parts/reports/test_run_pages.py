@@ -76,6 +76,16 @@ def test_the_failures_of_a_scorer_are_no_failures_of_another_one() -> None:
     assert "rows failed" not in text
 
 
+def test_the_text_says_why_a_scorer_gave_no_score() -> None:
+    judge = {"type": "llm_judge", "model": "echo", "prompt": "Yes or no: is {output} right?"}
+    with open_platform() as platform:
+        scorers = {"right": "exact_match", "judge": judge}
+        run = platform.evaluations.run("e", "echo", [{"prompt": "a", "expected": "a"}] * 2, scorers, project="p")
+        text = str(platform.evaluations.report(run))
+    assert "\n2 unscored by judge: the judge gave no yes or no" in text
+    assert "unscored by right" not in text
+
+
 @pytest.fixture
 def platform() -> Iterator[Platform]:
     with open_platform() as opened:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import attrs
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -26,7 +27,7 @@ from modelyard.parts import STANDARD
 from modelyard.parts.dashboard.app import Dashboard
 from modelyard.parts.sweeps.drawing import ParallelPlot
 from modelyard.parts.sweeps.plan import axes_of, best_of, rungs_of, trials_of
-from modelyard.parts.sweeps.results import SweepTrial
+from modelyard.parts.sweeps.results import SweepTrial, best_trial
 
 
 def row(text: str) -> dict[str, Any]:
@@ -324,11 +325,19 @@ def test_the_interval_is_corrected_for_the_choice(platform: Platform) -> None:
     best = sweep.best
     assert (best.of, best.score) == (3, min(one.score for one in sweep.table()))
     spread = t_quantile(1 - 0.05 / 6, 2) * best.trial.error
-    assert best.interval.low == pytest.approx(best.score - spread)
+    assert best.interval.low == pytest.approx(max(0, best.score - spread))
+    assert best.interval.high == pytest.approx(best.score + spread)
     assert "corrected for the choice of 3" in str(best)
     one_batch = start(platform, learning_rate=SLOW, batch_size=4).wait().best
     assert one_batch.interval is None
     assert "the lowest of 3" in str(one_batch)
+
+
+def test_the_interval_of_a_loss_ends_at_0(platform: Platform) -> None:
+    record, trials = start(platform, learning_rate=SLOW, batch_size=1).wait()._read()
+    found = best_trial(record, [attrs.evolve(one, error=one.score) for one in trials])
+    assert found.interval.low == 0
+    assert found.interval.high > 2 * found.score
 
 
 def test_the_corrected_interval_of_the_chosen_one_covers() -> None:

@@ -134,6 +134,7 @@ def test_the_commands(run: Any, receiver: Receiver) -> None:
     made = json.loads(run("add", receiver.url, "--entity", "acme", "--trusted", "--event", "job.ended", "--json"))
     assert [one["id"] for one in json.loads(run("list", "--json"))] == [made["id"]]
     assert made["secret"] not in run("list")
+    assert "  job.ended  " in run("list")
     assert "delivered" in run("test", made["id"])
     receiver.answer = answering(500)
     assert "answered 500" in run("test", made["id"], fails=True)
@@ -144,7 +145,11 @@ def test_the_commands(run: Any, receiver: Receiver) -> None:
     assert "is due" in run("redeliver", message.id)
     assert "removed" in run("remove", made["id"])
     assert json.loads(run("list", "--json")) == []
-    assert "must begin with https" in run("add", "http://example.org", "--entity", "acme", fails=True)
+    refused = run("add", "http://example.org", "--entity", "acme", fails=True)
+    assert "must begin with https" in refused
+    assert "--trusted" in refused
+    run("add", "https://example.org", "--entity", "acme")
+    assert "  all  " in run("list")
 
 
 # ---- who delivers

@@ -124,6 +124,33 @@ def test_an_option_that_a_method_does_not_have_is_refused_with_a_hint_and_nothin
     assert yard.files() == set()
 
 
+@pytest.mark.parametrize(
+    ("method", "name", "said"),
+    [
+        (
+            "sft",
+            "schedule",
+            "; for this base model it has learning_rate, batch_size, epochs, assistant_turns (model",
+        ),
+        (
+            "dpo",
+            "schedule",
+            "; for this base model it has batch_size, epochs, learning_rate, beta, label_smoothing (",
+        ),
+        ("rl", "schedule", "; for this base model it has learning_rate, ppo, "),
+        ("sft", "priority", "; give needs={'priority': ...}"),
+        ("rl", "accelerators", "; give needs={'accelerators': ...}"),
+    ],
+)
+def test_an_option_that_resembles_none_is_refused_with_those_that_there_are(
+    yard: Any, method: str, name: str, said: str
+) -> None:
+    with pytest.raises(TypeError) as refused:
+        getattr(yard.training, method)(yard.model(), [], **{name: 1})
+    assert str(refused.value).startswith(f"{method}() has no option {name!r}{said}")
+    assert len(str(refused.value)) < 300
+
+
 def test_a_bad_row_is_refused_with_its_place_and_nothing_is_kept(yard: Any, tmp_path: Path) -> None:
     bad = {"messages": [{"role": "nobody", "content": "?"}]}
     (tmp_path / "rows.jsonl").write_text(json.dumps(plain(1)) + "\n" + json.dumps(bad))

@@ -1,5 +1,6 @@
 """`modelyard docs`: a page of the docs, found by the words that people type."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 import click
@@ -10,6 +11,11 @@ from modelyard.parts.docs.pages import SITE, DocsPage, pages
 MAX_TOPIC = 200
 """Characters at most of a topic that an error repeats, and looks for neighbours of."""
 
+MOST_PAGES = 8
+"""Pages at most that are listed because of their texts."""
+
+_WORD = re.compile(r"\w{3,40}")
+
 
 @click.command()
 @click.argument("topic", nargs=-1)
@@ -17,7 +23,7 @@ def docs(topic: tuple[str, ...]) -> None:
     """Show a page of the docs as Markdown, or list the pages.
 
     TOPIC is the name of a page (`train`, `reference/cli`), its title, or a word for what you look for (`mock`, `helm`).
-    Of several pages that fit, each is listed.
+    Of several pages that fit, each is listed. If none fits, those are that have all of the words in their text.
     """
     try:
         known = pages()
@@ -32,10 +38,22 @@ def docs(topic: tuple[str, ...]) -> None:
 
 
 def matching(known: Sequence[DocsPage], wanted: str) -> Sequence[DocsPage]:
-    """Return the pages that a topic names; else those with all of its words in title and "Also:"; all without one."""
+    """Return the pages that a topic names; else those with all of its words in title and "Also:", or in their text; all
+    without one."""
     words = _plain(wanted).split()
     named = [page for page in known if _plain(wanted) in _names(page)]
-    return named or [page for page in known if all(word in " ".join(_names(page)) for word in words)]
+    titled = named or [page for page in known if all(word in " ".join(_names(page)) for word in words)]
+    return titled or _saying(known, words)
+
+
+def _saying(known: Sequence[DocsPage], words: Sequence[str]) -> Sequence[DocsPage]:
+    """Return the pages whose text has all of the words, those first that have them most often."""
+    if not all(map(_WORD.fullmatch, words)):
+        return []
+    pages_only = [page for page in known if page.name != "changelog"]
+    often = {page.name: min(page.text.lower().count(word) for word in words) for page in pages_only}
+    found = sorted(pages_only, key=lambda page: -often[page.name])
+    return [page for page in found if often[page.name]][:MOST_PAGES]
 
 
 def _names(page: DocsPage) -> Sequence[str]:

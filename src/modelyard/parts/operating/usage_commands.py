@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import attrs
 import click
 
 from modelyard.cli.lazy_group import Group
@@ -106,7 +107,10 @@ def _list_slowest(
     if refused:
         raise click.UsageError("--slowest takes no --csv and no --project")
     with opened(store) as platform:
-        show_values(as_json, SLOWEST_COLUMNS, platform.metrics.slowest(limit, **times, **of))
+        found = platform.metrics.slowest(limit, **times, **of)
+        if not as_json:
+            found = [attrs.evolve(one, seconds=round(one.seconds, 3)) for one in found]
+        show_values(as_json, SLOWEST_COLUMNS, found)
 
 
 def csv_of(by: Sequence[str], sums: Iterable[UsageSum]) -> str:
@@ -162,7 +166,8 @@ def set_budget(
         whose = _whose(platform, entity, key, project)
         made = platform.usage.set_budget(limit, **whose, period=period, warn_at=warn_at)
     every = "in total" if made.period is BudgetPeriod.TOTAL else f"a {made.period}"
-    click.echo(f"{entity} may spend {made.limit:f} USD {every}, and has spent {made.spent:f}")
+    whom = f"key {key} of {entity}" if key else f"project {project} of {entity}" if project else entity
+    click.echo(f"{whom} may spend {made.limit:f} USD {every}, and has spent {made.spent:f}")
 
 
 @budget.command("remove")

@@ -186,6 +186,8 @@ class ResponsePipeline(CompletionPipeline):
 
     def _ended(self, completion: Completion) -> None:
         (choice,), served = completion.choices, self.served
+        if choice.logprobs is not None and not self.given.logprobs:  # they are kept, and were not requested
+            choice = attrs.evolve(choice, logprobs=None)
         reason = reason_of(choice.finish_reason)
         if self.given.streamed:
             self._last_items = self._events.close(incomplete=bool(reason))

@@ -173,4 +173,4 @@ def _interval(sweep: Sweep, best: SweepTrial, of: int) -> Interval | None:
     if best.error is None or best.score is None or batches < 2:
         return None
     spread = t_quantile(1 - (1 - CONFIDENCE) / (2 * of), batches - 1) * best.error
-    return Interval(best.score - spread, best.score + spread)
+    return Interval(max(0.0, best.score - spread), best.score + spread)  # no loss is below 0

@@ -3,7 +3,16 @@
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.terminal import StoreName, entity_option, json_option, opened, show_fields, show_values, store_option
+from modelyard.cli.terminal import (
+    StoreName,
+    entity_option,
+    json_option,
+    opened,
+    show,
+    show_fields,
+    show_values,
+    store_option,
+)
 from modelyard.parts.webhooks.service import NewWebhook, Webhooks
 
 ENDPOINT = ("id", "entity", "url", "events", "trusted", "disabled", "created_at")
@@ -44,7 +53,15 @@ def add_webhook(store: StoreName, url: str, entity: str, events: tuple[str, ...]
 def list_webhooks(store: StoreName, entity: str | None, as_json: bool) -> None:
     """List webhooks without their secrets."""
     with opened(store) as platform:
-        show_values(as_json, ENDPOINT, list(platform.part(Webhooks).list(entity=entity)))
+        found = list(platform.part(Webhooks).list(entity=entity))
+        values = [[getattr(one, column) for column in ENDPOINT] for one in found]
+        if not as_json:
+            values = [[_events_text(value) if isinstance(value, tuple) else value for value in row] for row in values]
+        show(as_json, ENDPOINT, values)
+
+
+def _events_text(events: tuple[str, ...]) -> str:
+    return ", ".join(events) or "all"
 
 
 @webhooks.command("remove")

@@ -51,7 +51,7 @@ def target_of(url: str, trusted: bool) -> WebhookTarget:
     """Read the URL of an endpoint. Raises `InvalidInput`, which does not repeat it."""
     split = _split(url)
     if split.scheme not in (("https", "http") if trusted else ("https",)):
-        more = "" if trusted else "; only the host may trust one without TLS"
+        more = "" if trusted else "; only the host may trust one without TLS, with --trusted"
         raise InvalidInput.at("url", msg=f"must begin with https://{more}")
     if not split.hostname or split.username is not None or split.password is not None or split.fragment:
         raise InvalidInput.at("url", msg="must name a host, and have no user, password or fragment")

@@ -10,6 +10,7 @@ from modelyard.domain.frozen_fast import maker
 from modelyard.domain.identity import Principal
 from modelyard.domain.usage import cost
 from modelyard.errors import InvalidInput
+from modelyard.part import Capture
 from modelyard.platform.chat.capability_checks import check_conversation, check_supported
 from modelyard.protocols import AsyncBackend, Backend, ServedModel
 
@@ -25,7 +26,7 @@ class CompletionPlan:
     is whether the backend may keep an event loop waiting, and `counts_in_thread` whether it may even while it counts a
     prompt. `offers` and `settings_version` are what was in force when the plan was made; `entries` is the tuple that
     the backend offered then, if it was one. `dearest` are the prices by which the most that a request can cost is
-    found.
+    found. `captures` keeps the answers.
     """
 
     principal: Principal
@@ -41,6 +42,7 @@ class CompletionPlan:
     entries: tuple[CatalogueEntry, ...] | None
     settings_version: int | None
     dearest: Pricing
+    captures: Capture | None = None
 
     def most(self, prompt_tokens: int, images: int, tokens: int) -> Decimal:
         """Return the most in USD that a request can cost with so many tokens in all of its answers."""

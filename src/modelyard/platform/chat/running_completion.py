@@ -55,7 +55,7 @@ class RunningCompletion(BookedRequest):
         """Make the request that the backend gets: checked against its capabilities, with a token limit and a seed."""
         entry, backend, request = self.served.entry, self.backend, self.given
         capabilities = backend.capabilities(self.served.base_model)
-        if self.details:
+        if self.details or (self.plan is not None and self.plan.captures is not None):
             request = checks.with_details(request, capabilities)
         if request.tool_choice.mode is _REQUIRED:
             checks.check_tool_choice(request)
@@ -134,6 +134,9 @@ class RunningCompletion(BookedRequest):
         if self.given.store:
             storing = _storing(self.given, completion, self.attribution, self.served, self.runtime.clock.now())
             booking.keep = unless_deleted(self.runtime, self.attribution.entity, self.began, storing)
+        if self.plan is not None and self.plan.captures is not None:
+            capture = self.plan.captures(self, completion, booking.keep)
+            booking.keep = unless_deleted(self.runtime, self.attribution.entity, self.began, capture)
         return booking
 
     def remainder(self) -> CompletionBooking | None:

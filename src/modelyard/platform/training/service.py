@@ -63,6 +63,8 @@ else:
     TrainingMembers = object
 
 T = TypeVar("T")
+MOST_NAMED = 8
+"""Options at most that a refusal lists."""
 
 
 class Training(Extended, TrainingMembers):
@@ -171,6 +173,10 @@ class Training(Extended, TrainingMembers):
     ) -> JobHandle:
         """Train a model by the method of this kind, as the method of that name does. With `require_worker`, raises
         `NoWorker` before any data are read if no worker is alive."""
+        for part in self._runtime.parts:
+            job = part.submits and part.submits(self, kind, model, data, options, idempotency_key, needs)
+            if job is not None:
+                return job  # type: ignore[no-any-return]
         method, model = self.method(kind, model)
         check_options(method.kind, method.options, options, method.config)
         request = self._request(method, model, resolved(method.config, options), idempotency_key, needs)
@@ -358,4 +364,12 @@ def check_options(kind: str, keywords: type, options: Mapping[str, Any], config:
     known = {*get_type_hints(keywords), *(field.name for field in attrs.fields(config))}
     for name in options:
         if name not in known:
-            raise TypeError(f"{kind}() has no option {name!r}{config.hint(name, known)}")
+            raise TypeError(f"{kind}() has no option {name!r}{config.hint(name, known) or _its_options(name, config)}")
+
+
+def _its_options(name: str, config: type[TrainingConfig]) -> str:
+    if name in Resources.__annotations__:
+        return f"; give needs={{{name!r}: ...}}"
+    names = [field.name for field in attrs.fields(config)]
+    more = ", ..." if len(names) > MOST_NAMED else ""
+    return f"; for this base model it has {', '.join(names[:MOST_NAMED])}{more} (modelyard docs reference/training)"

@@ -106,6 +106,9 @@ def _lines(run: EvaluationRun, found: Aggregate) -> Iterator[str]:
         yield from notes(found)
     for note in found.failures[:SHOWN_ERRORS]:
         yield f"row {note.digest[:10]}: {printable(note.detail)}"
+    for one in found.metrics:
+        for reason, count in [*one.reasons.items()][:1]:
+            yield f"{count_text(count)} unscored by {one.name}: {printable(reason)}"
     yield from spent(found)
 
 

@@ -27,7 +27,7 @@ from modelyard.errors import (
 )
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
-from modelyard.parts.doubles.faults.faults import Cut, Disconnect, Faults, Malformed, Slow, Timeout
+from modelyard.parts.doubles.faults.faults import Cut, Disconnect, Faults, Killed, Malformed, Slow, Timeout
 from modelyard.parts.scripted.backend import ScriptedBackend
 from modelyard.testing.clock import ManualClock
 
@@ -149,6 +149,29 @@ def test_a_fault_after_more_tokens_than_came_did_not_happen(faults: Faults) -> N
         assert generated(platform) == (WORDS, None)
     assert len(faults.unused) == 1
     assert faults.happened == ()
+
+
+@pytest.mark.parametrize(
+    ("operation", "fault"),
+    [
+        ("completion", "slow down"),
+        ("completion", RateLimited),
+        ("completion", Killed()),
+        ("connection", Cut()),
+        ("transact", Slow(3)),
+        ("read", None),
+        ("put", StorageFull),
+        ("open", Timeout(1)),
+        ("step", Disconnect()),
+        ("submit", Slow(1)),
+    ],
+    ids=repr,
+)
+def test_a_fault_that_an_operation_cannot_have_is_refused(faults: Faults, operation: str, fault: Any) -> None:
+    with pytest.raises(TypeError, match=f"`{operation}` is one of an exception") as refused:
+        getattr(faults, operation)(fault)
+    assert ("did you mean" in str(refused.value)) is isinstance(fault, type)
+    assert not faults.unused
 
 
 @pytest.mark.parametrize(

@@ -150,9 +150,27 @@ def test_nothing_stays_replaced(platform: Platform) -> None:
     assert "modelyard" not in http.client.HTTPConnection.putrequest.__module__
 
 
-def test_a_name_that_is_not_a_host_is_refused(platform: Platform) -> None:
-    with pytest.raises(InvalidInput, match="name of a host alone"), intercept(platform, ["https://api.openai.com/v1"]):
+NO_HOSTS: list[Any] = ["https://api.openai.com/v1", "api.openai.com:443", "*.openai.com", "", ".", "a b", None, 3, b"a"]
+
+
+@pytest.mark.parametrize("name", NO_HOSTS, ids=repr)
+def test_a_name_that_is_not_a_host_is_refused(name: Any, platform: Platform) -> None:
+    with pytest.raises(InvalidInput, match="name of a host alone"), intercept(platform, [name]):
         pass
+
+
+@pytest.mark.parametrize("hosts", ["api.openai.com", "API.openai.com.", ["api.openai.com."]], ids=repr)
+def test_a_string_is_one_host_however_it_is_written(hosts: Any, platform: Platform) -> None:
+    with intercept(platform, hosts):
+        assert httpx.post(URL, json=BODY, headers=KEY).status_code == 200
+
+
+@pytest.mark.parametrize("headers", [KEY, {"x-api-key": "sk-any"}, {"api-key": "any"}], ids=lambda each: min(each))
+def test_an_unknown_path_is_named_whatever_header_has_the_key(headers: Any, platform: Platform) -> None:
+    with intercept(platform):
+        answer = httpx.post("https://api.openai.com/v1/complete", json=BODY, headers=headers)
+    assert answer.status_code == 404
+    assert "/v1/complete has no route" in answer.json()["detail"]
 
 
 # ---- streams -----------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The kinds of faults, besides the exceptions that a port raises."""
 
+from collections.abc import Mapping
 from datetime import datetime
 
 import attrs
@@ -47,6 +48,24 @@ class TakenOver:
 
 
 Fault = Exception | Slow | Timeout | Disconnect | Cut | Malformed | Killed | TakenOver
+
+KINDS: Mapping[str, tuple[type, ...]] = {
+    "completion": (Slow, Timeout, Disconnect, Cut, Malformed),
+    "connection": (Slow, Timeout, Disconnect),
+    "step": (Slow, Killed, TakenOver),
+    "submit": (Killed,),
+}
+"""What each operation takes besides exceptions."""
+
+
+def check_kind(operation: str, fault: object) -> None:
+    """Raise TypeError for a fault that an operation cannot have, such as a class in the place of an instance."""
+    kinds = KINDS.get(operation, ())
+    if isinstance(fault, (Exception, *kinds)):
+        return
+    names = ", ".join(["an exception", *(f"{kind.__name__}(...)" for kind in kinds)])
+    call = f"; did you mean {fault.__name__}(...)?" if isinstance(fault, type) else ""
+    raise TypeError(f"a fault of `{operation}` is one of {names}, not {fault!r}{call}")
 
 
 @attrs.frozen

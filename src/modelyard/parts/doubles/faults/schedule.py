@@ -7,7 +7,7 @@ from random import Random
 
 import attrs
 
-from modelyard.parts.doubles.faults.kinds import Fault, Happened, Slow, Timeout
+from modelyard.parts.doubles.faults.kinds import Fault, Happened, Slow, Timeout, check_kind
 from modelyard.protocols import Clock
 
 
@@ -62,6 +62,7 @@ class FaultPlan:
     def add(
         self, operation: str, fault: Fault, at: int | None, times: int | None, rate: float | None, after: int = 0
     ) -> None:
+        check_kind(operation, fault)
         if rate is not None and at is not None:
             raise ValueError("give `at` or `rate`, not both")
         if not ((at is None or at >= 1) and (times is None or times >= 1) and after >= 0):

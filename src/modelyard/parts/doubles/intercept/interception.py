@@ -29,7 +29,9 @@ LIBRARIES = frozenset({"httpx", "httpx2", "urllib3", "aiohttp"})
 
 
 @contextmanager
-def intercept(platform: Platform, hosts: Iterable[str] = HOSTS, *, faults: "Faults | None" = None) -> Iterator[None]:
+def intercept(
+    platform: Platform, hosts: Iterable[str] | str = HOSTS, *, faults: "Faults | None" = None
+) -> Iterator[None]:
     """Answer requests to `hosts` from `platform` while the block runs, wherever in this process their client was made.
 
     Clients of httpx, httpx2, aiohttp, http.client, urllib.request, urllib3 and requests are covered, and so is what
@@ -39,7 +41,8 @@ def intercept(platform: Platform, hosts: Iterable[str] = HOSTS, *, faults: "Faul
     urllib3, and what is built on them, take no real time: a `ManualClock` of the platform passes instead. It
     also decides when a client's time-out has come. `faults` disturb connections of httpx and httpx2.
 
-    Raises `InvalidInput` for a name that is not that of a host, and for a host that is intercepted already.
+    A string is one host. Raises `InvalidInput` for a name that is not that of a host, and for a host that is
+    intercepted already.
 
         with intercept(platform, hosts=["api.openai.com"]):
             my_application.main()

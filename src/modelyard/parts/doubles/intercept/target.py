@@ -75,9 +75,9 @@ class Targets:
         return self._by_host.get(host.lower().rstrip("."))
 
     @contextmanager
-    def added(self, hosts: Iterable[str], target: HostTarget) -> Iterator[None]:
+    def added(self, hosts: Iterable[str] | str, target: HostTarget) -> Iterator[None]:
         """Let `target` answer for `hosts` while the block runs. Raises `InvalidInput` for a host that has a target."""
-        names = {_host(host) for host in hosts}
+        names = {_host(host) for host in ([hosts] if isinstance(hosts, str) else hosts)}
         with self._lock:
             taken = names & self._by_host.keys()
             if taken:
@@ -92,9 +92,12 @@ class Targets:
 
 
 def _host(name: str) -> str:
-    if not name or "/" in name or ":" in name:
+    if not isinstance(name, str) or not _HOST.fullmatch(name):
         raise InvalidInput.at("hosts", msg=f'{name!r} must be the name of a host alone, such as "api.openai.com"')
-    return name.lower()
+    return name.lower().rstrip(".")
+
+
+_HOST = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
 
 
 TARGETS = Targets()

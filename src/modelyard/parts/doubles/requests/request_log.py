@@ -4,9 +4,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from modelyard.domain.events import CompletionFailed
 from modelyard.domain.identity import Principal
 from modelyard.parts.doubles.requests.differences import differences
-from modelyard.parts.doubles.requests.logged_request import LoggedRequest, without_secrets, words_of_failure
+from modelyard.parts.doubles.requests.logged_request import LoggedRequest, shown, without_secrets, words_of_failure
 from modelyard.parts.doubles.vendors.profiles import Profile, check_profile
 from modelyard.parts.doubles.vendors.refusal import parsed
 from modelyard.platform.chat.backend_stream import backend_of
@@ -30,6 +31,7 @@ class RequestLog(Sequence[LoggedRequest]):
         self.faults: Faults | None = None
         self._lock = threading.Lock()
         self._requests: list[LoggedRequest] = []
+        self._in_python: list[str] = []
         self._allowed: set[int] | None = set()
 
     def begin(self, method: str, path: str, raw: bytes | None) -> LoggedRequest:
@@ -38,6 +40,11 @@ class RequestLog(Sequence[LoggedRequest]):
         with self._lock:
             self._requests.append(request)
         return request
+
+    def note(self, event: object) -> None:
+        """Note, of an event of the platform, that what was asked in Python failed: of it there is no request."""
+        if isinstance(event, CompletionFailed) and not event.request_id:
+            self._in_python.append(f"{event.status} in Python: chat with {shown(event.model, 80)}: {event.code}")
 
     def __getitem__(self, at: Any) -> Any:
         return self._requests[at]
@@ -59,7 +66,7 @@ class RequestLog(Sequence[LoggedRequest]):
         return without_secrets(f"[{', '.join(f'{one.method} {one.path} {one.model}'.rstrip() for one in self)}]")
 
     def __str__(self) -> str:
-        return "\n".join(f"{number}. {request}" for number, request in enumerate(self, 1))
+        return "\n".join([*(f"{number}. {request}" for number, request in enumerate(self, 1)), *self._in_python])
 
     @property
     def sent(self) -> list[Any]:

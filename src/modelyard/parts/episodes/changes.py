@@ -1,0 +1,8 @@
+"""Changes of the tables of this part between versions, oldest first."""
+
+from modelyard.parts.episodes.records import Episode, EpisodeGroup, EpisodeTurn
+from modelyard.stores.table_changes import AddTable, SchemaChange
+
+CHANGES: tuple[SchemaChange, ...] = (
+    SchemaChange("episodes/0001_tables", [AddTable(EpisodeGroup), AddTable(Episode), AddTable(EpisodeTurn)]),
+)

@@ -1,0 +1,162 @@
+"""The pages of episodes: groups, one group with its rewards and advantages, and one episode as a tree of turns."""
+
+from itertools import islice
+
+from modelyard.domain.models import Model
+from modelyard.parts.dashboard.view import HtmlPage, View, empty, short_id, when
+from modelyard.parts.episodes.handle import EpisodeGroupHandle, EpisodeHandle
+from modelyard.parts.episodes.health import GroupHealth, health_of
+from modelyard.parts.episodes.records import Episode, EpisodeGroup, EpisodeState
+from modelyard.parts.episodes.service import Episodes
+from modelyard.parts.episodes.tree import TreeTurn, sequences_of
+from modelyard.parts.reports.html import Html, chip, facts, joined, section, table, tag
+from modelyard.trainers.credits import group_advantages
+
+SHOWN = 100
+SHOWN_TOKENS = 400
+"""How many sampled tokens of a turn a page shows."""
+
+_KINDS = {EpisodeState.FAILED: "worse", EpisodeState.TRAINED: "better", EpisodeState.REWARDED: "better"}
+
+
+def has_group(view: View) -> bool:
+    return next(iter(view.platform.part(Episodes).list()), None) is not None
+
+
+def groups(view: View) -> HtmlPage:
+    found = [_group_line(view, one) for one in islice(view.platform.part(Episodes).list(order="desc"), SHOWN)]
+    columns = [("group", ""), ("model", ""), ("episodes", "number"), ("state", ""), ("deadline", ""), ("made", "")]
+    make = 'platform.episodes.group("refunds", model="desk/support", size=8)'
+    shown = table(columns, found) if found else empty("No episode yet. Make a group of them:", make)
+    return HtmlPage("Episodes", joined([shown]), live=True)
+
+
+def _group_line(view: View, one: EpisodeGroup) -> tuple[object, ...]:
+    link = view.link(one.name, "episodes", one.id)
+    return link, one.model, one.size, _state(view, one), when(one.deadline), when(one.created_at)
+
+
+def _state(view: View, group: EpisodeGroup) -> Html:
+    if group.job_id:
+        return chip("trained", "better")
+    return chip("closed" if group.ended(view.now) else "open")
+
+
+def group(view: View) -> HtmlPage:
+    episodes = view.platform.part(Episodes)
+    handle = episodes.get(view.params["group"])
+    stored, attempts = handle.refresh(), _attempts(handle)
+    rewards = [episode.reward for episode, _ in attempts if episode.reward is not None]
+    advantages = iter(group_advantages(rewards))
+    rows = [
+        _episode_line(view, stored, episode, turns, None if episode.reward is None else next(advantages))
+        for episode, turns in attempts
+    ]
+    names = ("episode", "state", "reward", "advantage", "turns", "branches", "tokens sampled", "tokens read", "why")
+    columns = [(name, "" if name in ("episode", "state", "why") else "number") for name in names]
+    health = health_of(attempts, _last_step(view, stored))
+    parts = [_facts(view, stored, health), _words(health), section("Episodes", table(columns, rows))]
+    return HtmlPage(stored.name, joined(parts), live=True)
+
+
+def _attempts(handle: EpisodeGroupHandle) -> list[tuple[Episode, list[TreeTurn]]]:
+    return [(one.refresh(), one.turns()) for one in handle]
+
+
+def _last_step(view: View, stored: EpisodeGroup) -> int | None:
+    model: Model = view.platform.models.get(stored.model_id)
+    latest = next(iter(view.platform.models.checkpoints(model, order="desc")), None)
+    return None if latest is None else latest.step
+
+
+def _facts(view: View, stored: EpisodeGroup, health: GroupHealth) -> Html:
+    job = view.link(short_id(stored.job_id), "jobs", stored.job_id) if stored.job_id else "none"
+    pairs: list[tuple[str, object]] = [
+        ("Model", stored.model),
+        ("State", _state(view, stored)),
+        ("Trained by", job),
+        ("Rewards", f"{health.rewarded} of {health.episodes}, mean {_number(health.mean_reward)}"),
+        ("Spread of the rewards", _number(health.spread)),
+        ("Sampled tokens", health.tokens),
+        ("Surprise of a token (nats)", _number(health.surprise)),
+        ("Off-policy tokens", f"{health.off_policy:.0%}"),
+        ("Cut off", f"{health.cut_off:.0%}"),
+    ]
+    return facts(pairs)
+
+
+def _words(health: GroupHealth) -> Html:
+    return joined(tag("p", chip("look", "worse"), " ", word) for word in health.words)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def _episode_line(
+    view: View, stored: EpisodeGroup, episode: Episode, turns: list[TreeTurn], advantage: float | None
+) -> tuple[object, ...]:
+    state = episode.state(stored, view.now)
+    sampled = sum(len(one.ids) for sequence in sequences_of(turns) for one in sequence)
+    return (
+        view.link(str(episode.place), "episodes", stored.id, episode.id),
+        chip(state, _KINDS.get(state, "")),
+        _number(episode.reward),
+        _number(advantage),
+        len(turns),
+        len(sequences_of(turns)),
+        sampled,
+        sum(len(one.injected) for one in turns),
+        episode.why_failed(stored) if state is EpisodeState.FAILED else "",
+    )
+
+
+# ---- one episode -------------------------------------------------------------------------------------------------
+
+
+def episode(view: View) -> HtmlPage:
+    handle: EpisodeHandle = view.platform.part(Episodes).episode(view.params["episode"])
+    stored, turns = handle.refresh(), handle.turns()
+    places = {one.id: place for place, sequence in enumerate(sequences_of(turns)) for one in sequence}
+    back = tag("p", view.link("the group", "episodes", stored.group_id), f", reward {_number(stored.reward) or 'none'}")
+    shown = [_turn(one, places.get(one.id)) for one in sorted(turns, key=_path)]
+    nothing = empty("No call yet. Give the program this address, and the key:", handle.base_url)
+    return HtmlPage(f"Episode {stored.place}", joined([back, *shown] if shown else [back, nothing]), live=True)
+
+
+def _path(one: TreeTurn) -> list[int]:
+    """Return where a turn is in the tree: before what follows it, and after what was asked earlier."""
+    path, at = [one.turn.seq], one.parent
+    while at is not None:
+        path.append(at.turn.seq)
+        at = at.parent
+    return path[::-1]
+
+
+def _turn(one: TreeTurn, sequence: int | None) -> Html:
+    depth = len(_path(one)) - 1
+    told = [tag("p", tag("b", f"{message.role}: "), message.text, kind="quiet") for message in one.added]
+    calls = [tag("code", f"{call.name} {call.arguments}") for call in one.choice.message.tool_calls]
+    step = "" if one.turn.step is None else f", step {one.turn.step}"
+    line = f"{len(one.injected)} tokens read (masked), {len(one.ids)} sampled{step}"
+    trained = chip("not trained", "worse") if sequence is None else chip(f"sequence {sequence}", "better")
+    marks = [
+        trained,
+        " ",
+        tag("small", one.why or "follows"),
+        " ",
+        tag("small", one.untrained),
+        " ",
+        tag("small", line),
+    ]
+    said = tag("p", tag("b", "answer: "), *_tokens(one), *calls)
+    return tag("section", *told, said, tag("p", *marks), style=f"margin-left:{24 * min(depth, 12)}px")
+
+
+def _tokens(one: TreeTurn) -> list[Html]:
+    """Return the sampled tokens, each with its log-probability."""
+    entries = (one.logprobs or ())[:SHOWN_TOKENS]
+    if not entries:
+        return [tag("span", one.choice.message.text)]
+    shown = [tag("span", entry.token, title=f"{entry.logprob:.3f}") for entry in entries]
+    return shown + ([tag("span", "…")] if len(entries) < len(one.ids) else [])

@@ -1,0 +1,209 @@
+"""`platform.episodes`: groups of episodes are made, listed, shown and deleted."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from decimal import Decimal, InvalidOperation
+from functools import partial
+
+from modelyard.domain.identity import ApiKey, Principal, check_name
+from modelyard.domain.models import Model
+from modelyard.domain.record import Order
+from modelyard.domain.usage import Budget
+from modelyard.errors import Conflict, InvalidInput
+from modelyard.parts.episodes.handle import ROOT_URL, EpisodeGroupHandle, EpisodeHandle, checked_root, handles_of
+from modelyard.parts.episodes.part import KEY_NAME
+from modelyard.parts.episodes.records import Episode, EpisodeGroup
+from modelyard.parts.episodes.rewards import (
+    as_it_is,
+    close_group,
+    found_episode,
+    found_group,
+    require_owner,
+    training_job,
+)
+from modelyard.parts.episodes.trajectories import episodes_of
+from modelyard.platform.checkpoints.lookup import named_model
+from modelyard.platform.keys.service import SECRET_BYTES, Keys, secret_digest, secret_of, secret_prefix
+from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.owned import remove_owned
+from modelyard.platform.paging import cursor_at, index_listing, listed_entity, listed_index
+from modelyard.platform.runtime import Runtime
+from modelyard.platform.usage.booking import budget_id
+from modelyard.protocols import Snapshot, Tx
+
+MAX_SIZE = 1000
+DEADLINE = timedelta(hours=1)
+LONGEST = timedelta(days=30)
+_MOST_BUDGET = Decimal(10**15)
+
+
+class Episodes:
+    """The episodes that a principal may see.
+
+    with platform.episodes.group("refunds", model="desk/support", size=8) as group:
+        for episode in group:
+            run_agent(base_url=episode.base_url, api_key=episode.key, task=task)
+            episode.reward(score(task))
+    job = platform.training.rl("desk/support", [group])
+    """
+
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self._runtime, self._principal = runtime, principal
+
+    def group(
+        self,
+        name: str,
+        *,
+        model: Model | str,
+        size: int,
+        deadline: timedelta = DEADLINE,
+        budget: Decimal | int | str | None = None,
+        url: str = ROOT_URL,
+    ) -> EpisodeGroupHandle:
+        """Make a group of `size` episodes that train `model`, each with a key of its own.
+
+        The keys end when the group is closed or trained, and at the `deadline`: an episode that has no reward then has
+        failed. `budget` is what each episode may spend, in USD. `url` is the address at which programs reach this
+        platform, "http://127.0.0.1:8000" for a server there; by default one that is answered in process by
+        `intercept(platform, hosts=["modelyard.invalid"])`.
+
+        A key asks for any model as usual. A name that no model has, such as the one that a program asks for by default,
+        means the model that is trained. Raises `InvalidInput`, `NotFound`, `Forbidden`.
+        """
+        name, root = check_name(name, "name"), checked_root(url)
+        if type(size) is not int or not 1 <= size <= MAX_SIZE:
+            raise InvalidInput.at("size", msg=f"must be a whole number from 1 to {MAX_SIZE}")
+        if not timedelta(0) < deadline <= LONGEST:
+            raise InvalidInput.at("deadline", msg="must be more than no time, and 30 days at most")
+        limit, now = None if budget is None else _amount(budget), self._runtime.clock.now()
+        secrets = [secret_of(self._runtime.randomness(SECRET_BYTES)) for _ in range(size)]
+        ids = [(self._runtime.ids(), self._runtime.ids()) for _ in range(size)]
+        group_id = self._runtime.ids()
+
+        def step(tx: Tx) -> EpisodeGroup:
+            require_owner(tx, self._principal)
+            trained = named_model(tx, self._principal, model)
+            full = f"{trained.entity}/{trained.project}/{trained.name}"
+            group = EpisodeGroup(
+                group_id, trained.entity, trained.project, name, trained.id, full, size, now, now + deadline, limit
+            )
+            tx.add(group)
+            for place, (secret, pair) in enumerate(zip(secrets, ids, strict=True)):
+                self._add(tx, group, place, secret, *pair)
+            return group
+
+        group = self._runtime.store.transact(step)
+        episodes = tuple(
+            EpisodeHandle(pair[0], place, group.model, root, secret, self._runtime, self._principal)
+            for place, (secret, pair) in enumerate(zip(secrets, ids, strict=True))
+        )
+        return EpisodeGroupHandle(self._runtime, self._principal, group, episodes)
+
+    def _add(self, tx: Tx, group: EpisodeGroup, place: int, secret: str, id: str, key_id: str) -> None:
+        """Add an episode, with its key and its budget."""
+        limits = self._principal.limits
+        key = ApiKey(
+            key_id,
+            secret_prefix(secret),
+            secret_digest(secret),
+            KEY_NAME + id,
+            group.entity,
+            (group.project,),
+            group.created_at,
+            group.deadline,
+            None,
+            limits.requests_per_minute,
+            limits.concurrent_requests,
+        )
+        Keys(self._runtime, self._principal)._add(tx, key)
+        tx.add(Episode(id, group.id, group.entity, group.project, place, key_id, group.created_at))
+        if group.budget is not None:
+            tx.add(Budget(budget_id(group.entity, key_id), group.entity, group.budget))
+
+    # ---- reading
+
+    def get(self, group_id: str, *, url: str = ROOT_URL) -> EpisodeGroupHandle:
+        """Return a group that was made before, without the keys. Raises `NotFound`."""
+        root = checked_root(url)
+
+        def query(snapshot: Snapshot) -> EpisodeGroupHandle:
+            group = found_group(snapshot, self._principal, group_id)
+            return handles_of(self._runtime, self._principal, group, root, snapshot)
+
+        return self._runtime.store.read(query)
+
+    def episode(self, episode_id: str, *, url: str = ROOT_URL) -> EpisodeHandle:
+        """Return an episode, without its key. Raises `NotFound`."""
+        root = checked_root(url)
+
+        def query(snapshot: Snapshot) -> EpisodeHandle:
+            found = found_episode(snapshot, self._principal, episode_id)
+            model = snapshot.get(EpisodeGroup, found.group_id).model
+            return EpisodeHandle(found.id, found.place, model, root, "", self._runtime, self._principal)
+
+        return self._runtime.store.read(query)
+
+    def list(
+        self,
+        *,
+        model: Model | str | None = None,
+        project: str | None = None,
+        entity: str | None = None,
+        order: Order = "asc",
+    ) -> Listing[EpisodeGroup]:
+        """List the groups in the order in which they were made: all that the caller may see, or those of an entity, a
+        project or a model. Raises `Forbidden`, `NotFound`."""
+        entity = listed_entity(self._principal, entity, project)
+        index, *where = listed_index(entity, None)
+        wanted = None if model is None else self._model(model).id
+
+        def keep(group: EpisodeGroup) -> bool:
+            seen = self._principal.scope.covers(group.entity, group.project)
+            return seen and project in (None, group.project) and wanted in (None, group.model_id)
+
+        def now(snapshot: Snapshot, found: Sequence[EpisodeGroup]) -> Sequence[EpisodeGroup]:
+            return [as_it_is(snapshot, group) for group in found]
+
+        place = partial(self._place, index)
+        return index_listing(self._runtime, EpisodeGroup, index, *where, place=place, order=order, keep=keep, shown=now)
+
+    def episodes(self, group_id: str) -> Sequence[Episode]:
+        """Return the episodes of a group, in their places. Raises `NotFound`."""
+
+        def query(snapshot: Snapshot) -> Sequence[Episode]:
+            return episodes_of(snapshot, found_group(snapshot, self._principal, group_id).id)
+
+        return self._runtime.store.read(query)
+
+    def delete(self, group_id: str) -> None:
+        """Delete a group, its episodes and their turns; their usage stays recorded, and a job that trains them goes on
+        with its copy. Raises `NotFound`, `Conflict` while its job has not ended."""
+        now, records = self._runtime.clock.now(), self._runtime.records
+
+        def step(tx: Tx) -> None:
+            require_owner(tx, self._principal)
+            group = found_group(tx, self._principal, group_id)
+            job = training_job(tx, group)
+            if job is not None and not job.ended:
+                raise Conflict(f"job {job.id} trains this group; wait for it, or cancel it")
+            close_group(tx, group, now)
+            remove_owned(tx, records, group)
+            tx.remove(EpisodeGroup, group.id)
+
+        self._runtime.store.transact(step)
+
+    def _model(self, model: Model | str) -> Model:
+        return self._runtime.store.read(lambda snapshot: named_model(snapshot, self._principal, model))
+
+    def _place(self, index: str, group_id: str, snapshot: Snapshot) -> Cursor:
+        return cursor_at(EpisodeGroup, index, found_group(snapshot, self._principal, group_id))
+
+
+def _amount(budget: Decimal | int | str) -> Decimal:
+    try:
+        amount = Decimal(budget)
+    except (InvalidOperation, ValueError, TypeError):
+        amount = Decimal(-1)
+    if not (amount.is_finite() and 0 <= amount <= _MOST_BUDGET):
+        raise InvalidInput.at("budget", msg="must be an amount in USD, such as '0.50'")
+    return amount
