@@ -5,7 +5,7 @@ loaded by the first `sqlite.SqliteStore`, because its package declared so with `
 
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from os.path import exists
@@ -84,6 +84,9 @@ class _Deferred:
 
     def __contains__(self, key: object) -> bool:
         return key in _made_by(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(_made_by(self))
 
     def __setattr__(self, name: str, value: object) -> None:
         setattr(_made_by(self), name, value)

@@ -206,7 +206,7 @@ def test_a_copy_has_the_values_that_the_method_takes() -> None:
 
 
 def test_a_copy_cannot_change_what_is_converted() -> None:
-    with pytest.raises(TypeError, match="filled changes a field that is converted"):
+    with pytest.raises(TypeError, match="filled changes a field that is converted or validated"):
 
         @quick_init
         @attrs.frozen(weakref_slot=False)
@@ -216,3 +216,35 @@ def test_a_copy_cannot_change_what_is_converted() -> None:
             @copies
             def filled(self, data: Mapping[str, Any]) -> "_Wrong":
                 raise NotImplementedError
+
+
+def test_a_copy_cannot_change_what_is_validated() -> None:
+    with pytest.raises(TypeError, match="numbered changes a field that is converted or validated"):
+
+        @quick_init
+        @attrs.frozen(weakref_slot=False)
+        class _Wrong:
+            number: int = attrs.field(validator=attrs.validators.instance_of(int))
+
+            @copies
+            def numbered(self, number: int) -> "_Wrong":
+                raise NotImplementedError
+
+
+class _PostInit:
+    def __attrs_post_init__(self) -> None:
+        raise NotImplementedError
+
+
+@each_case(
+    ("field", "bases", "named"),
+    [
+        (lambda: attrs.field(default=0), (_PostInit,), "__attrs_post_init__"),
+        (lambda: attrs.field(default=0, init=False), (), "count"),
+        (lambda: attrs.field(default=attrs.Factory(lambda self: 1, takes_self=True)), (), "count"),
+    ],
+)
+def test_what_it_would_not_do_as_attrs_does_is_refused(field: Any, bases: tuple[type, ...], named: str) -> None:
+    cls = attrs.make_class("Made", {"count": field()}, bases=bases or (object,), frozen=True, weakref_slot=False)
+    with pytest.raises(TypeError, match=f"Made cannot have a quick __init__: {named}"):
+        quick_init(cls)

@@ -1,7 +1,9 @@
 """What parts add to a platform and to its resources: found by name, listed by `dir`, warned of under an old name."""
 
+import re
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,7 @@ class Notes:
         self.principal = principal
 
 
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
 NAMES = ("memos", "training.study", "compat.letters")
 
 
@@ -56,7 +59,10 @@ def test_what_nobody_brings_is_no_attribute(platform: Platform, area: str) -> No
 def test_completion_offers_what_people_use_and_every_public_name() -> None:
     with open_platform() as platform:
         offered = {name for name in dir(platform) if not name.startswith("_")}
-    assert not {"clock", "spool", "threads", "upkeep"} & offered
+        hidden = {name for name in object.__dir__(platform) if not name.startswith("_")} - offered
+    described = {*re.findall(r"`platform\.(\w+)", REFERENCE.read_text("utf-8"))}
+    assert {"threads", "upkeep"} <= hidden
+    assert not hidden & described, "the reference has what completion does not offer"
     assert {"chat", "models", "training", "evaluations", "jobs", "keys", "usage", "compat", "webhooks"} <= offered
     for package in (modelyard, modelyard.testing):
         names = {name for name in dir(package) if not name.startswith("_")}

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.frozen_fast import copies, quick_init
-from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
+from modelyard.domain.record import EMPTY, Index, Record, brief, frozen_mapping, sequence_field
 from modelyard.errors import Problem
 
 
@@ -91,6 +91,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = attrs.field(default=None, repr=False)
     reasoning: str | None = None
+    __repr__ = brief
 
     @property
     def text(self) -> str:
@@ -319,6 +320,7 @@ class Choice:
     prompt_token_ids: tuple[int, ...] = attrs.field(default=(), repr=False)
     prompt_logprobs: tuple[TokenLogprob, ...] = attrs.field(default=(), repr=False)
     stop_string: str | None = attrs.field(default=None, repr=False)
+    __repr__ = brief
 
 
 @quick_init

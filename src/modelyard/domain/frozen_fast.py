@@ -28,8 +28,12 @@ def quick_init(cls: T) -> T:
     """Give a class made by `attrs.frozen(weakref_slot=False)` an `__init__` that takes a third of the time. Nothing
     else about the class changes. While its attributes are set, the instance belongs to an open subclass with the same
     layout; then it becomes one of the frozen class. Any other subclass gets the `__init__` that attrs made. Methods
-    that are marked with `copies` are generated in the same manner."""
+    that are marked with `copies` are generated in the same manner. Raises `TypeError` for a class with
+    `__attrs_post_init__`, with a field that is no argument, or with a default that takes the instance."""
     made: Any = cls
+    wrong = [field.name for field in attrs.fields(cls) if not field.init or getattr(field.default, "takes_self", False)]
+    if wrong or hasattr(cls, "__attrs_post_init__"):
+        raise TypeError(f"{cls.__name__} cannot have a quick __init__: {', '.join(wrong) or '__attrs_post_init__'}")
     fields = sorted(attrs.fields(cls), key=attrgetter("kw_only"))
     opened = type(f"{cls.__name__}BeingMade", (cls,), _OPEN)
     known = {"made": cls, "opened": opened, "set_class": _set_class, "attrs_init": made.__init__}
@@ -60,7 +64,7 @@ _MAKERS: dict[Any, Any] = {}
 
 def copies(method: F) -> F:
     """Mark a method of a class with `quick_init` that returns a copy with other values of the fields it takes. These
-    have no converters. The method needs no body: it is generated."""
+    have neither converters nor validators. The method needs no body: it is generated."""
     method.is_copying = True  # type: ignore[attr-defined]
     return method
 
@@ -103,8 +107,8 @@ def _source(fields: "Sequence[attrs.Attribute[Any]]") -> list[str]:
 def _copy_source(method: Any, fields: "Sequence[attrs.Attribute[Any]]") -> list[str]:
     code = method.__code__
     changed = code.co_varnames[1 : code.co_argcount]
-    if any(field.converter for field in fields if field.name in changed):
-        raise TypeError(f"{method.__qualname__} changes a field that is converted")
+    if any(field.converter or field.validator for field in fields if field.name in changed):
+        raise TypeError(f"{method.__qualname__} changes a field that is converted or validated")
     return [
         f"def {method.__name__}(self, {', '.join(changed)}):",
         " copy = opened()",

@@ -110,6 +110,12 @@ def sequence_field() -> int:
     return attrs.field(default=0, eq=False, repr=False)
 
 
+def brief(value: Any) -> str:
+    """Return the `repr` of a frozen value; fields with `repr=False` are left out while they have their default."""
+    at = [at for at in attrs.fields(type(value)) if at.repr or (at.eq and getattr(value, at.name) != at.default)]
+    return f"{type(value).__name__}({', '.join(f'{one.name}={getattr(value, one.name)!r}' for one in at)})"
+
+
 @attrs.frozen
 class Index:
     """A listing order: records with equal values of `where`, sorted by `order`.

@@ -10,7 +10,7 @@ import attrs
 from modelyard.domain.completion import Choice, FinishReason, Message, Role, TokenLogprob, Tool
 from modelyard.domain.job import Job, JobProgress, JobStatus
 from modelyard.domain.models import ARTIFACT_NAME
-from modelyard.domain.record import EMPTY, KEPT, Index, Record, frozen_mapping
+from modelyard.domain.record import EMPTY, KEPT, Index, Record, brief, frozen_mapping
 from modelyard.errors import InvalidInput
 
 
@@ -218,6 +218,7 @@ class TrainingJob:
     waiting_for: str | None = attrs.field(default=None, repr=False)
     loop_id: str | None = attrs.field(default=None, repr=False)
     stop_reason: str | None = None
+    __repr__ = brief
 
     @classmethod
     def of(

@@ -39,11 +39,8 @@ else:
     StandardResources = object
 
 R = TypeVar("R")
-_FOR_PARTS = {
-    "blocking", "clock", "job_types", "notes", "on_worker_failure", "part", "parts", "prepare", "principal",
-    "randomness", "sessions", "site", "spool", "sync", "threads", "tracing", "upkeep",
-}  # fmt: skip
-"""What parts and servers use of a platform: completion does not offer it."""
+_FOR_PARTS = {"job_types", "notes", "parts", "prepare", "sessions", "site", "threads", "tracing", "upkeep"}
+"""What parts and servers use of a platform, and its reference leaves out: completion does not offer it."""
 
 
 class Platform(OpenedWith, StandardResources):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from typing import Any
 
+import attrs
 import pytest
 
 from modelyard import open_platform
@@ -54,3 +55,42 @@ def test_pandas_is_loaded_by_no_other_call() -> None:
         "assert 'pandas' not in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_no_metric_and_no_prompt_takes_the_column_of_another() -> None:
+    def scorer(name: str, score: float) -> Any:
+        def judge(row: Any, output: Any) -> float:
+            return score
+
+        judge.__name__ = name
+        return judge
+
+    with open_platform(project="p") as platform:
+        runs = platform.evaluations
+        first = runs.run("quiz", "echo", ROWS, [scorer("model", 0.25), scorer("state", 0.5)])
+        other = runs.run("quiz", "echo", ROWS, [scorer("prompt", 0.75), scorer("trials", 0.0)], prompt="say {prompt}")
+        third = runs.run("quiz", "echo", ROWS, [scorer("model", 1.0)])
+        frame = runs.to_pandas([first, other, third])
+    assert list(frame["model"]) == ["echo"] * 3
+    assert list(frame["state"]) == ["succeeded"] * 3
+    assert list(frame["trials"]) == [4] * 3
+    assert frame["prompt"].iloc[1] == "say {prompt}"
+    assert frame["metric.prompt"].iloc[1] == 0.75
+    assert frame["metric.trials"].iloc[1] == 0.0
+    assert frame["metric.model"].iloc[0] == 0.25
+    assert frame["metric.model"].iloc[2] == 1.0
+    assert frame["metric.state.scored"].iloc[0] == 4
+
+
+def test_columns_of_names_that_meet_stay_apart() -> None:
+    with open_platform(project="p") as platform:
+        run = platform.evaluations.run("quiz", "echo", ROWS, "exact_match").run
+        names = ("a", "a.scored", "metric.a", "model")
+        scorers = {name: {"mean": at, "scored": 1} for at, name in enumerate(names)}
+        clashing = attrs.evolve(run, prompts={"model": "m", "a": "p", "exact_match": "q"}, summary={"scorers": scorers})
+        frame = platform.evaluations.to_pandas([clashing])
+        assert list(frame["model"]) == ["echo"]
+        assert list(frame["prompt.model"]) == ["m"]
+        assert list(frame["a"]) == ["p"]
+        assert len(frame.columns) == 7 + 3 + 2 * len(names) == len(set(frame.columns))
+        assert sorted(value for value in frame.iloc[0] if isinstance(value, int | float)) == [0, 1, 1, 1, 1, 1, 2, 3]

@@ -7,16 +7,19 @@ from typing import Any
 import pytest
 
 from modelyard import Rollout, ScriptedBackend, Trajectory, gather, open_platform
-from modelyard.domain.identity import host
+from modelyard.domain.identity import Principal, host
+from modelyard.domain.job import JobSummary
 from modelyard.http.message import Request
 from modelyard.parts.dashboard.app import Dashboard
+from modelyard.platform.listing import Listing
 from modelyard.platform.platform import Platform
+from modelyard.platform.usage.service import Ledger
 
 ROWS = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ok"}]}]
 
 
-def page(platform: Platform, path: str = "", query: str = "") -> str:
-    dashboard = Dashboard(platform, reader=host())
+def page(platform: Platform, path: str = "", query: str = "", reader: Principal | None = None) -> str:
+    dashboard = Dashboard(platform, reader=reader or host())
     body: Any = dashboard.handle(Request("GET", f"/dashboard/{path}", query, [("host", "127.0.0.1")], iter([b""]))).body
     return (body if isinstance(body, bytes) else b"".join(body)).decode()
 
@@ -101,3 +104,47 @@ def test_a_trajectory_shows_every_turn_before_its_answer(turns: int) -> None:
     asked = ["one"] if turns == 1 else [f"user: one\nassistant: {words}\nuser: three" for words in said]
     for words in asked:
         assert f"<pre>{escape(words)}</pre>" in found
+
+
+def test_how_to_begin_is_for_whoever_has_the_machine() -> None:
+    with open_platform() as platform:
+        tenant = platform.keys.authenticate(platform.keys.create("acme").secret)
+        shown = page(platform, reader=tenant)
+        assert "Begin here" not in shown
+        assert "modelyard serve" not in shown
+        assert "No job is running" in shown
+
+
+def test_usage_is_not_summed_to_find_out_whether_there_is_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_platform() as platform:
+        platform.chat.complete(model="echo", messages="x")
+        sums: list[Any] = []
+        total = Ledger.total
+        monkeypatch.setattr(Ledger, "total", lambda self, **period: sums.append(period) or total(self, **period))
+        assert "Begin here" not in page(platform)
+        assert sums
+        assert all(period.get("since") for period in sums)
+
+
+def test_the_kinds_of_jobs_are_listed_without_reading_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_platform() as platform:
+        platform.evaluations.run("quiz", "echo", [{"prompt": "a", "expected": "a"}], "exact_match", project="p")
+        among = "Among the newest 1,000 jobs."
+        assert among in page(platform, "jobs", "kind=evaluate")
+        assert among in page(platform, "jobs", "q=quiz")
+        read: list[Any] = []
+        iterate = Listing.__iter__
+        monkeypatch.setattr(Listing, "__iter__", lambda self: (read.append(one) or one for one in iterate(self)))
+        shown = page(platform, "jobs")
+        assert not [one for one in read if isinstance(one, JobSummary)]
+        assert set(re.findall(r"jobs\?kind=(\w+)", shown)) == {*platform.job_types}
+        assert among not in shown
+
+
+@pytest.mark.parametrize("trial", [0, 1])
+def test_the_one_trial_that_is_asked_for_is_named(trial: int) -> None:
+    with open_platform(backend=ScriptedBackend(lambda _: "an answer", models=["m"])) as platform:
+        rows = [{"prompt": "question", "expected": "a"}]
+        run = platform.evaluations.run("quiz", "m", rows, "exact_match", project="p", trials=2).run
+        shown = page(platform, f"runs/{run.id}/rows", f"row=0&trial={trial}")
+        assert re.findall(">Trial ([0-9]+)<", shown) == [str(trial)]

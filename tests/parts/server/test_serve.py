@@ -20,6 +20,7 @@ from modelyard.executors.isolating import IsolatingExecutor
 from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.http.interface import Interface
 from modelyard.http.interfaces import STANDARD
+from modelyard.parts import STANDARD as PARTS
 from modelyard.parts.server import commands, uvicorn_server
 from modelyard.parts.server.uvicorn_server import STREAM_SECONDS, GracefulServer
 from modelyard.platform.jobs.worker import Worker
@@ -189,3 +190,11 @@ def test_without_a_grace_and_at_an_interrupt_it_ends_at_once(grace: float, sent:
     server = GracefulServer(uvicorn.Config("none"), grace, lambda: None)
     server.handle_exit(sent, None)
     assert asyncio.run(server.on_tick(1))
+
+
+def test_memory_for_local_models_needs_their_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [part for part in PARTS if "base_models" not in part.resources]
+    monkeypatch.setattr("modelyard.parts.server.commands.opened", lambda *_, **__: open_platform(parts=others))
+    refused = CliRunner().invoke(main, ["serve", "--store", str(tmp_path / "yard.db"), "--cache-memory", "1GiB"])
+    assert refused.exit_code == 2
+    assert "opened without their part" in refused.output

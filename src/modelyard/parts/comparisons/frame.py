@@ -1,6 +1,6 @@
 """Runs as a data frame: `platform.evaluations.to_pandas`."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -22,6 +22,7 @@ class ToPandas:
     def __call__(self, runs: Iterable[AnyRun]) -> Any:
         """Return a data frame with a line for each run, in their order, under its id: what was evaluated, by which
         prompts, its state and times, its `trials`, and for each metric its mean and how many trials it scored.
+        A name that another column has gets "prompt." or "metric." before it.
 
         Raises `NotFound`, `InvalidInput`, `MissingExtra` if pandas is not installed.
         """
@@ -33,17 +34,38 @@ class ToPandas:
             raise MissingExtra("pandas") from missing
         found = [one if isinstance(one, EvaluationRun) else self._evaluations.runs.get(run_id_of(one)) for one in runs]
         index = pandas.Index([run.id for run in found], name="run")
-        return pandas.DataFrame([dict(_line(run)) for run in found], index=index)
+        prompts, metrics = _names(found)
+        return pandas.DataFrame([dict(_line(run, prompts, metrics)) for run in found], index=index)
 
 
-def _line(run: EvaluationRun) -> Iterator[tuple[str, object]]:
-    yield from (("project", run.project), ("evaluation", ref_text(run.evaluation)), ("model", ref_text(run.model)))
-    yield from run.prompts.items()
-    yield from (("state", str(run.state)), ("started_at", run.started_at), ("finished_at", run.finished_at))
-    summary = run.summary or {}
-    yield "trials", summary.get("trials")
-    scorers = summary.get("scorers")
+def _names(runs: Sequence[EvaluationRun]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return the columns of all prompts and of all metrics by their names, which no other column has."""
+    taken = {"project", "evaluation", "model", "state", "started_at", "finished_at", "trials"}
+
+    def free(kind: str, names: Iterable[str], *with_it: str) -> Iterator[tuple[str, str]]:
+        for name in sorted(names):
+            column = name
+            while taken & {column, *(column + end for end in with_it)}:
+                column = f"{kind}.{column}"
+            taken.update((column, *(column + end for end in with_it)))
+            yield name, column
+
+    prompts = dict(free("prompt", {name for run in runs for name in run.prompts}))
+    return prompts, dict(free("metric", {name for run in runs for name, _ in _metrics(run)}, ".scored"))
+
+
+def _metrics(run: EvaluationRun) -> Iterator[tuple[str, Mapping[str, object]]]:
+    scorers = (run.summary or {}).get("scorers")
     for name, one in scorers.items() if isinstance(scorers, Mapping) else ():
         if isinstance(one, Mapping):
-            yield name, one.get("mean")
-            yield f"{name}.scored", one.get("scored")
+            yield name, one
+
+
+def _line(run: EvaluationRun, prompts: Mapping[str, str], metrics: Mapping[str, str]) -> Iterator[tuple[str, object]]:
+    yield from (("project", run.project), ("evaluation", ref_text(run.evaluation)), ("model", ref_text(run.model)))
+    yield from ((prompts[name], prompt) for name, prompt in run.prompts.items())
+    yield from (("state", str(run.state)), ("started_at", run.started_at), ("finished_at", run.finished_at))
+    yield "trials", (run.summary or {}).get("trials")
+    for name, one in _metrics(run):
+        yield metrics[name], one.get("mean")
+        yield f"{metrics[name]}.scored", one.get("scored")

@@ -42,7 +42,8 @@ PROXY_HELP = (
     "Believe the X-Forwarded headers of this address or network: Prefix, For and Proto.  [default: this machine's]"
 )
 CACHE_HELP = (
-    "What each local model may take for the conversations that it keeps, such as 512MiB or 4GiB.  [default: 1GiB]"
+    "What each local model may take for answers under way and the conversations that it keeps, such as 512MiB or "
+    "4GiB.  [default: 1GiB; on a graphics card 40 % of what is free]"
 )
 _UNITS = {"MiB": 2**20, "GiB": 2**30}
 _KNOWN = {interface.name: interface for interface in Interface}
@@ -65,6 +66,13 @@ def _size(context: click.Context, option: click.Parameter, given: str | None) ->
     if found is None or not int(found[1]):
         raise click.BadParameter(f"{given!r} is not a size such as 512MiB or 4GiB")
     return int(found[1]) * _UNITS[found[2]]
+
+
+def _give_memory(platform: Platform, memory: int) -> None:
+    base_models = getattr(platform, "base_models", None)
+    if base_models is None:
+        raise click.UsageError("--cache-memory is for local models, and this platform was opened without their part")
+    base_models.give_memory(memory)
 
 
 def _interfaces(context: click.Context, option: click.Parameter, given: str) -> tuple[Interface, ...]:
@@ -144,7 +152,7 @@ def serve(
         for model in models:
             offer_named(platform, model)
         if cache_memory is not None:
-            platform.base_models.give_memory(cache_memory)
+            _give_memory(platform, cache_memory)
         log_to_terminal(log)
         if named_factory() is None and anonymous is None and not patiently(platform.keys.list):
             click.echo(

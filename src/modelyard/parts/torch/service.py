@@ -104,7 +104,8 @@ class ListBaseModels:
         return short_listing(lambda: sorted(base_models_of(self._runtime) or (), key=_id), _id, None)
 
     def give_memory(self, memory: int) -> None:
-        """Have serving take at most so many bytes for the keys and values of each base model, by default 1 GiB.
+        """Have serving take at most so many bytes for the keys and values of each base model, by default 1 GiB,
+        or on a graphics card 40 % of what is free.
 
         To be called before the first request; this process alone is meant. Raises `InvalidInput`, also where the host
         brought its own backend.

@@ -25,7 +25,7 @@ LOOKED_AT = 200
 def home(view: View) -> HtmlPage:
     newest = list(islice(view.platform.jobs.list(order="desc"), LOOKED_AT))
     running = list(islice(view.platform.jobs.list(status=JobStatus.RUNNING), MOST))
-    if not newest and not running and _is_new(view):
+    if view.host and not newest and not running and _is_new(view):
         return HtmlPage("Home", joined([_first_steps(), _answers(view), _health(view)]), live=True)
     parts = [
         _running(view, running),
@@ -41,7 +41,10 @@ def home(view: View) -> HtmlPage:
 
 
 def _is_new(view: View) -> bool:
-    return not view.platform.models.list().page(1).items and not view.platform.usage.total()[0].requests
+    models, usage = view.platform.models, view.platform.usage
+    if models.list().page(1).items or usage.list().page(1).items:
+        return False
+    return not usage.total()[0].requests  # what was asked when there are rows no more
 
 
 def _first_steps() -> Html:

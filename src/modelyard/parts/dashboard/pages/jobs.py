@@ -65,16 +65,15 @@ def listed(view: View) -> HtmlPage:
     nothing = empty("No job found.") if query + kind else _nothing(status)
     shown = table([*columns, ("message", "text"), ("tags", "")], lines) if lines else nothing
     more = view.link("Older jobs", "jobs", status=status, after=page.items[-1].id) if page.has_more else ""
-    content = joined([_search(view, query, kind, status), _filters(view, kind, status), shown, tag("p", more)])
+    among = tag("p", f"Among the newest {count_text(SEARCHED)} jobs.", kind="quiet") if query + kind else ""
+    content = joined([_search(view, query, kind, status), _filters(view, kind, status), among, shown, tag("p", more)])
     return HtmlPage("Jobs", content, live=not view.query.get("after"))
 
 
 def _filters(view: View, kind: str, status: JobStatus | None) -> Html:
-    """Choose a status, and a kind of those that the newest jobs have."""
-    kinds = sorted({job.kind for job in islice(view.platform.jobs.list(order="desc"), SEARCHED)} | {kind} - {""})
+    """Choose a status, and a kind of those that the platform knows."""
+    kinds = sorted({*view.platform.job_types, kind} - {""})
     states = _choices(view, [*JobStatus], status or "", lambda one: {"status": one, "kind": kind})
-    if len(kinds) < 2:
-        return states
     return joined([states, _choices(view, kinds, kind, lambda one: {"status": status, "kind": one})])
 
 

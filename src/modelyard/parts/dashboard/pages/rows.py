@@ -79,7 +79,7 @@ def rows(view: View) -> HtmlPage:
     start = whole_number(wanted.row, "row") if wanted.row else start
     every = view.platform.evaluations.result(run.id).rows
     found, after = _page(every, wanted, start, skip)
-    several = any(row.trial for row in found)
+    several = bool(wanted.trial) or any(row.trial for row in found)
     shown = [_row(view, run, [*those], wanted, several) for _, those in groupby(found, lambda row: row.index)]
     content = [
         tag("p", view.link("To the report", "runs", run.id)),

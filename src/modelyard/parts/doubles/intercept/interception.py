@@ -4,8 +4,10 @@ hosts=["api.openai.com"]):`."""
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from importlib import import_module
+from importlib.util import find_spec, module_from_spec
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from modelyard.parts.doubles.clients.retries import PAUSE, WITH_PAUSE
@@ -58,8 +60,7 @@ class _Hooks:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._blocks, self._replaced = 0, ExitStack()
-        self._done: set[str] = set()
-        self._unhurried: set[str] = set()
+        self._done: list[ModuleType] = []
         self._on_import = OnImport(LIBRARIES, self._replace)
 
     @contextmanager
@@ -67,48 +68,61 @@ class _Hooks:
         with self._lock:
             if not self._blocks:
                 self._replaced.enter_context(http_client_intercepted())
+            if self._on_import not in sys.meta_path:
                 sys.meta_path.insert(0, self._on_import)
             self._blocks += 1
         try:
-            for library in LIBRARIES & sys.modules.keys():
-                import_module(library)  # another thread may have begun to import it
-                self._replace(library)
+            for library in LIBRARIES:
+                if sys.modules.get(library) is not None:
+                    self._replace(library)
             yield
         finally:
             with self._lock:
                 self._blocks -= 1
                 if not self._blocks:
-                    sys.meta_path.remove(self._on_import)
                     self._done.clear()
-                    self._unhurried.clear()
                     self._replaced.close()
+                    with suppress(ValueError):  # the program may have other finders by now
+                        sys.meta_path.remove(self._on_import)
 
-    def _replace(self, library: str) -> None:
-        replaced = self._interception(library)  # it imports, which no thread may do that holds the lock
+    def _replace(self, name: str) -> None:
+        library = import_module(name)  # another thread may have begun to import it
+        replaced = self._interception(name, library)  # it imports, which no thread may do that holds the lock
+        self._enter(library, replaced)
+
+    def _enter(self, library: ModuleType, replaced: AbstractContextManager[None]) -> None:
         with self._lock:
             if self._blocks and library not in self._done:
-                self._done.add(library)
+                self._done.append(library)
                 self._replaced.enter_context(replaced)
 
-    def _interception(self, library: str) -> AbstractContextManager[None]:
-        if library == "urllib3":
-            return urllib3_intercepted(import_module("urllib3"), import_module("urllib3.connection"))
-        if library == "aiohttp":
-            return aiohttp_intercepted(import_module("aiohttp"))
-        transports = import_module(f"modelyard.parts.doubles.clients.{library}")
-        transport = getattr(transports, f"{library.capitalize()}Transport")
-        return httpx_intercepted(import_module(library), transport, self._replace_pauses)
+    def _interception(self, name: str, library: ModuleType) -> AbstractContextManager[None]:
+        if name == "urllib3":
+            return urllib3_intercepted(library, import_module("urllib3.connection"))
+        if name == "aiohttp":
+            return aiohttp_intercepted(library)
+        transport = getattr(_transports(name, library), f"{name.capitalize()}Transport")
+        return httpx_intercepted(library, transport, self._replace_pauses)
 
     def _replace_pauses(self) -> None:
         """Replace the pauses of clients that the application has imported: they are slow to load."""
         for name in WITH_PAUSE:
             client = sys.modules.get(f"{name}._base_client")
-            if name in self._unhurried or client is None or not hasattr(client.AsyncAPIClient, PAUSE):
-                continue
-            with self._lock:
-                if self._blocks and name not in self._unhurried:
-                    self._unhurried.add(name)
-                    self._replaced.enter_context(unhurried(client))
+            if client is not None and client not in self._done and hasattr(client.AsyncAPIClient, PAUSE):
+                self._enter(client, unhurried(client))
+
+
+def _transports(name: str, library: ModuleType) -> ModuleType:
+    """Return the module with the transport for this library, a copy if the library was imported again since."""
+    transports = import_module(f"modelyard.parts.doubles.clients.{name}")
+    if getattr(transports, name) is library:
+        return transports
+    spec = find_spec(transports.__name__)
+    assert spec is not None
+    assert spec.loader is not None
+    copy = module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    return copy
 
 
 _HOOKS = _Hooks()

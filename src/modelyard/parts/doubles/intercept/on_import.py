@@ -2,9 +2,11 @@
 
 import sys
 from collections.abc import Callable, Collection, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from functools import partial
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 
 class OnImport(MetaPathFinder):
@@ -19,20 +21,28 @@ class OnImport(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname not in self._libraries:
             return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
-        if spec is not None and isinstance(spec.loader, Loader):
-            self._follow(fullname, spec.loader)
+        finds = (getattr(finder, "find_spec", None) for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, (find(fullname, path, target) for find in finds if find is not None)), None)
+        if spec is not None and spec.loader is not None:  # without a loader there is a folder, and nothing to run
+            loader: Any = _Followed(spec, self._done)
+            spec.loader = loader
         return spec
 
-    def _follow(self, name: str, loader: Loader) -> None:
-        """Have the loader, which may be that of other modules too, say that it has run the module."""
-        run = loader.exec_module
 
-        def followed(module: ModuleType) -> None:
-            run(module)
-            if module.__name__ == name:
-                loader.exec_module = run  # type: ignore[method-assign]
-                self._done(name)
+class _Followed:
+    """The loader of a spec, of whatever class, until it runs the module; then the spec has its own again."""
 
-        loader.exec_module = followed  # type: ignore[method-assign]
+    def __init__(self, spec: ModuleSpec, done: Callable[[str], None]) -> None:
+        self._spec, self._loader, self._done = spec, spec.loader, done
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._loader, name)
+        return partial(self._run, found) if name in ("exec_module", "load_module") else found
+
+    def _run(self, run: Callable[[Any], Any], given: ModuleType | str) -> Any:
+        self._spec.loader = self._loader
+        if isinstance(given, ModuleType) and getattr(given, "__loader__", None) is self:
+            given.__loader__ = self._loader
+        loaded = run(given)
+        self._done(self._spec.name)
+        return loaded
