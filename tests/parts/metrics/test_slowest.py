@@ -127,6 +127,7 @@ def test_an_idle_process_writes_nothing_and_one_that_is_quicker_neither(waiting:
         upkeep(platform)
         ask(platform, 0.5)
         written = _steps(platform)
+        assert next(written) == 0
         upkeep(platform)
         upkeep(platform)
         assert next(written) == 0
@@ -138,7 +139,7 @@ def _steps(platform: Platform) -> Iterator[int]:
 
     def counted(*args: Any, **options: Any) -> Any:
         nonlocal count
-        count += any("metrics" in str(arg) for arg in args)
+        count += "metrics" in getattr(args[0], "func", args[0]).__module__
         return transact(*args, **options)
 
     store.transact = counted  # type: ignore[method-assign]
@@ -165,6 +166,42 @@ def test_those_of_an_entity_go_with_it(waiting: Waiting) -> None:
         assert len(platform.metrics.slowest()) == 2
         platform.delete_entity("acme")
         assert [one.entity for one in platform.metrics.slowest()] == ["other"]
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["noted", "waiting"])
+def test_what_was_not_yet_kept_of_a_deleted_entity_is_never_kept(refused: bool) -> None:
+    waiting = Waiting()
+    faults = Faults(clock=waiting.clock)
+    with faults.open_platform(backend=ScriptedBackend(waiting._answer, models=["m"])) as platform:
+        platform.metrics.count()
+        ask(platform, 9)
+        if refused:
+            faults.transact(StoreBusy("locked"))
+            upkeep(platform)
+        platform.delete_entity("acme")
+        ask(platform, 1)
+        assert [one.seconds for one in platform.metrics.slowest()] == [1]
+
+
+def test_an_entity_that_begins_anew_has_its_slowest_at_once(waiting: Waiting) -> None:
+    with waiting.open() as here, waiting.open() as there:
+        for seconds in range(KEPT_A_DAY):
+            ask(here, 10 + seconds)
+        upkeep(here)
+        there.delete_entity("acme")
+        ask(here, 1)
+        assert [one.seconds for one in here.metrics.slowest()] == [1]
+
+
+def test_one_step_keeps_those_of_many_entities(waiting: Waiting) -> None:
+    with waiting.open() as platform:
+        for seconds in range(5):
+            ask(platform, 1 + seconds, entity=f"e{seconds}")
+        written = _steps(platform)
+        assert next(written) == 0
+        upkeep(platform)
+        assert next(written) == 1
+        assert len(platform.metrics.slowest()) == 5
 
 
 def test_over_http_for_the_host_alone(waiting: Waiting) -> None:
