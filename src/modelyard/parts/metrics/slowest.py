@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from heapq import nlargest
 from itertools import islice
+from math import inf
 from operator import attrgetter
 from threading import Lock
 from typing import Any
@@ -17,7 +18,8 @@ from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import StoreError
 from modelyard.lazy import log
 from modelyard.parts.metrics.records import KEPT_A_DAY, KEPT_FOR, SlowAnswer
-from modelyard.platform.meters import SLOWEST
+from modelyard.platform.listing import BATCH
+from modelyard.platform.meters import MOST
 from modelyard.platform.paging import iter_index
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -26,6 +28,8 @@ Groups = Mapping[tuple[str, str], Sequence[SlowAnswer]]
 SECONDS = attrgetter("seconds")
 REMOVED = 100
 """How many old answers one step removes."""
+REMOVE_EVERY = 3600.0
+"""Seconds."""
 
 
 class SlowestHere:
@@ -34,6 +38,7 @@ class SlowestHere:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime, self._lock = runtime, Lock()
         self._waiting: list[SlowAnswer] = []
+        self._removes_at = -inf
 
     def store(self) -> None:
         """Add them to those in the store. What it does not take now waits for the next call."""
@@ -42,9 +47,11 @@ class SlowestHere:
             return
         with self._lock:
             taken = map(_answer, meters.take_slowest())
-            self._waiting = nlargest(SLOWEST, [*self._waiting, *taken], SECONDS)
+            groups = _groups([*self._waiting, *taken])
+            self._waiting = [one for group in [*groups.values()][:MOST] for one in nlargest(KEPT_A_DAY, group, SECONDS)]
             try:
                 self._keep()
+                self._remove_old()
             except StoreError as fault:
                 log.info("the slowest answers are kept later: %s", type(fault).__name__)
 
@@ -52,9 +59,17 @@ class SlowestHere:
         store, groups = self._runtime.store, _groups(self._waiting)
         slow = store.read(partial(_slow_enough, groups)) if groups else ()
         if slow:
-            before = self._runtime.clock.now() - KEPT_FOR
-            store.transact(partial(_keep, _groups(slow), before), durable=False)
+            store.transact(partial(_keep, _groups(slow)), durable=False)
         self._waiting = []
+
+    def _remove_old(self) -> None:
+        store, clock = self._runtime.store, self._runtime.clock
+        if clock.monotonic() < self._removes_at:
+            return
+        before = clock.now() - KEPT_FOR
+        while store.read(partial(_old, before)):
+            store.transact(partial(_remove_old, before), durable=False)
+        self._removes_at = clock.monotonic() + REMOVE_EVERY
 
 
 def _answer(timed: tuple[float, LedgerEntry]) -> SlowAnswer:
@@ -90,9 +105,8 @@ def _slow_enough(groups: Groups, snapshot: Snapshot) -> list[SlowAnswer]:
     return found
 
 
-def _keep(groups: Groups, before: datetime, tx: Tx) -> None:
-    """Keep those that are among the slowest of their day, and none from `before` then."""
-    stay: set[str] = set()
+def _keep(groups: Groups, tx: Tx) -> None:
+    """Keep those that are among the slowest of their day."""
     for group, answers in groups.items():
         kept = tx.page(SlowAnswer, "by_entity_day", *group, limit=KEPT_A_DAY, descending=True)
         new = [one for one in answers if _is_new(tx, one)]
@@ -101,10 +115,16 @@ def _keep(groups: Groups, before: datetime, tx: Tx) -> None:
             if one.id not in slowest:
                 tx.remove(SlowAnswer, one.id)
         tx.add_all([one for one in new if one.id in slowest])
-        stay |= slowest
-    for one in tx.page(SlowAnswer, "by_time", limit=REMOVED):
-        if one.ended_at < before and one.id not in stay:
-            tx.remove(SlowAnswer, one.id)
+
+
+def _old(before: datetime, snapshot: Snapshot) -> list[str]:
+    found = snapshot.select(SlowAnswer, ("ended_at", "id"), "by_time", limit=REMOVED)
+    return [name for ended_at, name in found if ended_at < before]
+
+
+def _remove_old(before: datetime, tx: Tx) -> None:
+    for name in _old(before, tx):
+        tx.remove(SlowAnswer, name)
 
 
 def _is_new(tx: Tx, one: SlowAnswer) -> bool:
@@ -122,6 +142,6 @@ def slowest_in(
     for days in range((until - since).days + 2):
         day = f"{since + timedelta(days=days):%Y-%m-%d}"
         index = ("by_day", day) if entity is None else ("by_entity_day", entity, day)
-        of_day = iter_index(snapshot, SlowAnswer, *index, size=limit, descending=True)
+        of_day = iter_index(snapshot, SlowAnswer, *index, size=max(limit, BATCH), descending=True)
         found += islice((one for one in of_day if since <= one.ended_at < until), limit)
     return nlargest(limit, found, SECONDS)
