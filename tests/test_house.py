@@ -241,8 +241,9 @@ MEMBERS = (
     "platform/extended.py",
     "platform/training/service.py",
     "platform/evaluations/service.py",
+    "domain/training_config.py",
 )
-"""Where parts add members, which `parts/resources.py` declares."""
+"""Where parts add members and options, which `parts/resources.py` declares."""
 
 
 @pytest.mark.slow

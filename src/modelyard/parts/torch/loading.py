@@ -11,8 +11,13 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-import torch
-from torch import nn
+from modelyard.errors import MissingExtra
+
+try:
+    import torch
+    from torch import nn
+except ImportError as error:
+    raise MissingExtra("torch", "torch") from error
 
 LOADING = threading.RLock()
 """Held while a network or a tokenizer is loaded, in any thread of this process."""

@@ -57,16 +57,16 @@ def export_model(store: StoreName, model: str, to: str, **options: Any) -> None:
 @store_option
 @click.argument("model")
 @click.argument("name", metavar="ORG/NAME")
-@click.option("--private/--public", default=True, show_default=True, help="Who sees a model that is new on the hub.")
+@click.option("--public", is_flag=True, help="Let everybody see a model that is new on the hub.  [default: private]")
 @click.option("--revision", callback=not_empty, help="The branch to commit to.  [default: the main branch]")
 @_checkpoint_options
-def push_model(store: StoreName, model: str, name: str, private: bool, revision: str | None, **options: Any) -> None:
+def push_model(store: StoreName, model: str, name: str, public: bool, revision: str | None, **options: Any) -> None:
     """Send a checkpoint of MODEL to a hub.
 
     As one commit, with the token of HF_TOKEN or of `hf auth login`.
     """
     with opened(store) as platform:
-        made = in_own_name(platform).push_model(model, name, private=private, revision=revision, **options)
+        made = in_own_name(platform).push_model(model, name, private=not public, revision=revision, **options)
     click.echo(f"{made.url} is at commit {made.commit}")
 
 

@@ -1,6 +1,5 @@
 """Adapters from elsewhere: a folder as peft saves it becomes a checkpoint of a model."""
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +10,8 @@ import attrs
 from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal, require_host
 from modelyard.domain.models import Checkpoint, Model
-from modelyard.errors import BackendError, InvalidInput, NotFound
-from modelyard.formats.safetensors import read_shapes
-from modelyard.parts.torch.exports.stored_weights import Layout
-from modelyard.parts.torch.lora import CONFIG_FILE, PREFIX, WEIGHTS_FILE, LoraShape
-from modelyard.parts.torch.model_folder import MAX_JSON, check_unchanged
+from modelyard.errors import NotFound
+from modelyard.parts.torch.model_folder import check_unchanged
 from modelyard.parts.torch.records import BaseModel
 from modelyard.parts.torch.service import base_models_of
 from modelyard.platform.artifacts import remove_loose
@@ -23,7 +19,6 @@ from modelyard.platform.models.service import Models
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
 
-_FLOATS = {"F32", "F16", "BF16"}
 _CHUNK = 2**20
 
 
@@ -52,12 +47,14 @@ class ImportAdapter:
         Raises `InvalidInput` naming the file at fault, for anything but a plain LoRA that fits the base model,
         `NotFound` for a base model that is not here, `StorageFull`.
         """
+        from modelyard.parts.torch.exports import adapter_reading  # noqa: PLC0415 - needs torch
+
         place = Path(folder)
-        config = _config(place)
+        config = adapter_reading.read_config(place)
         known = self._known(model, project, entity)
         base = self._base(config, base_model if known is None else known.base_model)
         check_unchanged(base)
-        shape = _checked(place, config, base)
+        shape = adapter_reading.checked_shape(place, config, base)
         if known is None:
             known = self._models.create(model, base_model=base.id, project=project, entity=entity)
         return self._add(known, place, shape.config(base.id))
@@ -79,6 +76,8 @@ class ImportAdapter:
         raise NotFound("Base model", wanted, f"the base models of this store are: {known}; add it, or name one of them")
 
     def _add(self, model: Model, folder: Path, config: bytes) -> Checkpoint:
+        from modelyard.parts.torch.lora import CONFIG_FILE, WEIGHTS_FILE  # noqa: PLC0415 - needs torch
+
         runtime, loose = self._runtime, list[str]()
         runtime.require_room()
         with remove_loose(runtime.artifacts, loose), (folder / WEIGHTS_FILE).open("rb") as weights:
@@ -108,42 +107,3 @@ class ImportAdapter:
 
 def _is_folder(named: str, base: BaseModel) -> bool:
     return os.path.isdir(named) and os.path.realpath(named) == os.path.realpath(base.path)
-
-
-def _config(folder: Path) -> Mapping[str, Any]:
-    path = folder / CONFIG_FILE
-    if not path.is_file() or not (folder / WEIGHTS_FILE).is_file():
-        raise InvalidInput.at(
-            "path",
-            msg=f"{folder} has no {CONFIG_FILE if not path.is_file() else WEIGHTS_FILE}: give a folder that peft saved",
-        )
-    if path.stat().st_size > MAX_JSON:
-        raise InvalidInput.at("path", CONFIG_FILE, msg=f"is larger than {MAX_JSON} bytes")
-    try:
-        found: Any = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as wrong:
-        raise InvalidInput.at("path", CONFIG_FILE, msg=f"is not JSON ({wrong})") from None
-    if not isinstance(found, dict):
-        raise InvalidInput.at("path", CONFIG_FILE, msg="must be an object")
-    return found
-
-
-def _checked(folder: Path, config: Mapping[str, Any], base: BaseModel) -> LoraShape:
-    """Return the shape of an adapter that fits a base model, with the layers that it has weights for."""
-    try:
-        shape = LoraShape.from_config((folder / CONFIG_FILE).read_bytes())
-    except BackendError as wrong:
-        raise InvalidInput.at("path", CONFIG_FILE, msg=str(wrong)) from None
-    try:
-        with (folder / WEIGHTS_FILE).open("rb") as file:
-            found = dict(read_shapes(file))
-    except ValueError as wrong:
-        raise InvalidInput.at("path", WEIGHTS_FILE, msg=str(wrong)) from None
-    layers = sorted({name.removeprefix(PREFIX).rpartition(".lora_")[0] for name in found})
-    wanted = Layout(Path(base.path)).adapter_shapes(layers, shape.rank)
-    for name in sorted(found.keys() | wanted.keys()):
-        if name not in wanted or name not in found or found[name][1] != wanted[name] or found[name][0] not in _FLOATS:
-            raise InvalidInput.at(
-                "path", WEIGHTS_FILE, msg=f"does not fit {base.id} at {name}: it is of another base model"
-            )
-    return attrs.evolve(shape, targets=tuple(sorted({layer.rpartition(".")[2] for layer in layers})))
