@@ -32,6 +32,7 @@ from modelyard.http.router import HttpRouter, RouteMatch
 from modelyard.platform.artifacts import Spool
 from modelyard.platform.keys.service import REMEMBERED_SECONDS
 from modelyard.platform.meters import Meters
+from modelyard.platform.owned import REQUEST_BEGAN
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Clock
 from modelyard.threads import AUTHENTICATION, Threads
@@ -238,10 +239,10 @@ class HttpExchange:
         """Read the body, and put it into the call: its JSON as the route reads it, or as a file."""
         if route.body not in _PARSED:
             yield from self._spool(route, call)
-            yield from self._still_known(call.principal)
+            yield from self._still_known()
             return
         raw: bytes = yield self._reading(self.served.limits[route.body])
-        yield from self._still_known(call.principal)
+        yield from self._still_known()
         if len(raw) > LARGE:
             call.body = yield flow.Call(partial(route.read, raw, call), True, call.threads)
         elif raw:
@@ -251,11 +252,24 @@ class HttpExchange:
         """Call a handler that is a plain function: in a thread, if it may wait for a file or the store."""
         if call.data is not None:
             with call.data:
-                return (yield flow.Call(lambda: _with_data(answer, call), True, call.threads))  # type: ignore[no-any-return]
+                return (yield flow.Call(lambda: self._with_data(answer, call), True, call.threads))  # type: ignore[no-any-return]
         if self.served.platform.blocking:
             threads = self.threads.store.of(self.tenant)
-            return (yield flow.Call(lambda: answer(call), True, threads))  # type: ignore[no-any-return]
-        return answer(call)
+            return (yield flow.Call(lambda: self._since(answer, call), True, threads))  # type: ignore[no-any-return]
+        return self._since(answer, call)
+
+    def _with_data(self, answer: PlainHandler, call: RouteCall) -> Response:
+        """Answer, and close the data in this thread, which takes a while for a large file."""
+        with call.file:
+            return self._since(answer, call)
+
+    def _since(self, answer: PlainHandler, call: RouteCall) -> Response:
+        """Answer, and let what is stored know when the request began."""
+        token = REQUEST_BEGAN.set(self.began)
+        try:
+            return answer(call)
+        finally:
+            REQUEST_BEGAN.reset(token)
 
     def _known_caller(self) -> Caller | None:
         """Return the caller, if that needs no read of the store."""
@@ -268,9 +282,10 @@ class HttpExchange:
             return self.served.callers.without_key(self.headers)
         return self.served.callers.remembered(auth, header, self.began)
 
-    def _still_known(self, caller: Principal) -> Flow[None]:
-        """Raise `Unauthenticated` if the key was revoked while a long body came."""
-        if caller.key_id and self.served.clock.monotonic() - self.began > REMEMBERED_SECONDS:
+    def _still_known(self) -> Flow[None]:
+        """Raise `Unauthenticated` if what the caller is known by was revoked while a long body came."""
+        takes_long = self.served.clock.monotonic() - self.began > REMEMBERED_SECONDS
+        if takes_long and self.match.auth in _BY_KEY and credentials(self.match.auth, self.headers)[1] is not None:
             yield from self._identify()
 
     def _identify(self) -> Flow[Caller]:
@@ -314,9 +329,3 @@ def rate_headers(stand: RateStand) -> list[Header]:
         ("x-ratelimit-remaining-requests", str(stand.remaining)),
         ("x-ratelimit-reset-requests", f"{round(stand.reset, 3):g}s"),
     ]
-
-
-def _with_data(answer: PlainHandler, call: RouteCall) -> Response:
-    """Answer, and close the data in this thread, which takes a while for a large file."""
-    with call.file:
-        return answer(call)

@@ -4,6 +4,7 @@ models and routes beyond `MOST` are counted together."""
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from decimal import Decimal
 from functools import partial
 from heapq import nlargest
@@ -16,7 +17,8 @@ import attrs
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 MOST = 500
 NOTED = 256
-SLOWEST = 50
+SLOWEST = 20
+"""How many of the slowest answers are noted of an entity and day; those of `MOST` of these, until they are taken."""
 OTHER = "other"
 K = TypeVar("K")
 M = TypeVar("M")
@@ -72,7 +74,7 @@ class Meters:
         self.lock: RLock = RLock()
         self.refusals: dict[str, int] = {}
         self.lost_leases: int = 0
-        self._slowest: list[tuple[float, Any]] = []
+        self._slowest: dict[tuple[str, date], list[tuple[float, Any]]] = {}
         self._models: dict[str, ModelMeter] = {}
         self._routes: dict[tuple[str, str], RouteMeter] = {}
         self._booked: deque[tuple[str, tuple[Any, float, float | None]]] = deque()
@@ -84,10 +86,11 @@ class Meters:
         return self._models
 
     def take_slowest(self) -> Sequence[tuple[float, Any]]:
-        """Return the slowest whole answers since the last call: seconds and ledger entries, the slowest first."""
-        self._count()
-        taken, self._slowest = self._slowest, []
-        return taken
+        """Return the slowest whole answers of each entity and day since the last call: seconds and ledger entries."""
+        with self.lock:
+            self._count()
+            taken, self._slowest = self._slowest, {}
+        return [timed for group in taken.values() for timed in group]
 
     @property
     def routes(self) -> Mapping[tuple[str, str], RouteMeter]:
@@ -130,14 +133,21 @@ class Meters:
                 if whole:
                     meter.requests[200] += len(whole)
                     meter.seconds.add(whole)
-                    timed = [(seconds, entry) for entry, seconds, _ in notes if seconds >= 0]
-                    self._slowest = nlargest(SLOWEST, [*self._slowest, *timed], key=itemgetter(0))
+                    self._note([(seconds, entry) for entry, seconds, _ in notes if seconds >= 0])
                 meter.first_token.add([first for _, _, first in notes if first is not None])
             for (method, route, status), times in _noted(self._answered).items():
                 key = method, route
                 found = self._routes.get(key) or _meter(self._routes, key, (OTHER, OTHER), RouteMeter)
                 found.requests[status] += len(times)
                 found.seconds.add(times)
+
+    def _note(self, timed: Sequence[tuple[float, Any]]) -> None:
+        groups: defaultdict[tuple[str, date], list[tuple[float, Any]]] = defaultdict(list)
+        for one in timed:
+            groups[one[1].entity, one[1].created_at.date()].append(one)
+        for group, found in groups.items():
+            if group in self._slowest or len(self._slowest) < MOST:
+                self._slowest[group] = nlargest(SLOWEST, [*self._slowest.get(group, ()), *found], key=itemgetter(0))
 
 
 def _noted(notes: deque[tuple[K, V]]) -> dict[K, list[V]]:

@@ -1,6 +1,7 @@
 """What goes with a record: the records and the artifacts that its declaration names; and with an entity, its texts."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
 
 T = TypeVar("T")
+REQUEST_BEGAN: ContextVar[float] = ContextVar("when the HTTP request began that is handled", default=float("inf"))
 
 
 def artifacts_of(*records: Any) -> Iterator[str]:
@@ -50,9 +52,10 @@ def mark_deleted(tx: Tx, entity: str, now: datetime) -> None:
 
 
 def unless_deleted(runtime: Runtime, entity: str, began: float, keep: Callable[[Tx], T]) -> Callable[[Tx], T]:
-    """Return the step `keep` of a request that began at this monotonic time, for texts. It raises `Unauthenticated` if
-    all data of the entity were deleted since."""
-    begun, name = runtime.clock.now() - timedelta(seconds=runtime.clock.monotonic() - began), digest(entity)
+    """Return the step `keep` of a request that began at this monotonic time, or at `REQUEST_BEGAN`, for texts. It
+    raises `Unauthenticated` if all data of the entity were deleted since."""
+    ago = runtime.clock.monotonic() - min(began, REQUEST_BEGAN.get())
+    begun, name = runtime.clock.now() - timedelta(seconds=ago), digest(entity)
 
     def step(tx: Tx) -> T:
         mark = tx.find(DeletedEntity, KEY, name)

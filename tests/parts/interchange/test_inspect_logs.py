@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from example_counts import examples
 from modelyard import open_platform
 from modelyard.cli import main
-from modelyard.domain.evaluation.run import RunState
-from modelyard.errors import InvalidInput
-from modelyard.parts.interchange import inspect_logs
+from modelyard.domain.evaluation.run import Prediction, RunState
+from modelyard.errors import InvalidInput, Unauthenticated
+from modelyard.parts.interchange import given_runs, inspect_logs
 from modelyard.platform.platform import Platform
 
 
@@ -65,6 +65,28 @@ def saved(folder: Path, content: dict[str, Any], name: str = "log.json") -> Path
         for one in content["samples"]:
             archive.writestr(f"samples/{one['id']}_epoch_{one['epoch']}.json", json.dumps(one))
     return path
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_nothing_is_left_of_an_entity_that_is_deleted_between_two_steps(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    store, steps = platform._runtime.store, list[bool]()
+    transact = store.transact
+
+    def deleting(*given: Any, **options: Any) -> Any:
+        if not steps or steps[-1]:
+            steps.append(len(steps) < step)
+            if not steps[-1]:
+                platform.delete_entity("local")
+        return transact(*given, **options)
+
+    monkeypatch.setattr(given_runs, "AT_ONCE", 2)
+    monkeypatch.setattr(store, "transact", deleting)
+    with pytest.raises(Unauthenticated):
+        platform.evaluations.inspect.read(saved(tmp_path, log(*map(sample, range(4)))))
+    assert store.read(lambda snapshot: snapshot.count(Prediction, "by_entity", "local")) == 0
+    assert [*platform.evaluations.runs.list()] == []
 
 
 @pytest.mark.parametrize("name", ["log.json", "log.eval"])

@@ -1,5 +1,6 @@
 """What began before its entity was deleted is stored by no process, and what begins after it is."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -113,6 +114,19 @@ def stored(platform: Platform) -> int:
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.servers)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "yard.db") if request.param == "sqlite" else request.getfixturevalue("yard_address")
+
+
+def test_an_answer_that_is_not_stored_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "yard.db"
+    with open_platform(path) as here, open_platform(path) as there, caplog.at_level(logging.INFO):
+        begun = [stream(there, 1), response(there, 2)]
+        here.delete_entity("acme")
+        assert all(one.finish() for one in begun)
+        booked = [entry.id for entry in here.usage.list(entity="acme")]
+        logged = [record.args[0] for record in caplog.records if "texts are not stored" in record.msg]  # type: ignore[index]
+        assert len(booked) == 2
+        assert sorted(map(str, logged)) == sorted(booked)
+        assert stored(here) == 0
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from modelyard import Message, Platform, Principal, Role, Scope, ScriptedBackend, open_platform
 from modelyard.backends import reasoning, say
 from modelyard.domain.training import Example, Preference
-from modelyard.errors import Forbidden, InvalidInput, NotFound
+from modelyard.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
 from modelyard.formats.training_data import dump_example, example_of, read_dataset
 
 CALL = {"id": "c", "type": "function", "function": {"name": "mail", "arguments": json.dumps({"to": ["ada@x.org", 1]})}}
@@ -361,3 +361,17 @@ def test_calls_of_responses_and_spans_are_conversations(
         (row,) = rows(platform, found.url)
         assert [message.text for message in row.messages] == said
         assert row.sources == (call.ref,)
+
+
+def test_nothing_is_kept_of_an_entity_that_is_deleted_meanwhile(platform: Platform) -> None:
+    ask(platform, "one", project="p")
+    ask(platform, "two", project="p")
+
+    def score(row: Any) -> float:
+        platform.delete_entity("local")
+        return 1.0
+
+    with pytest.raises(Unauthenticated):
+        platform.traffic.collect("d", score=score, project="p")
+    assert platform.compat.uploads.find("d", project="p") is None
+    assert list(platform._runtime.artifacts.names()) == []

@@ -2,12 +2,12 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
 import attrs
@@ -20,10 +20,12 @@ from modelyard.domain.evaluation.scorers import checked_score
 from modelyard.domain.record import EMPTY, truncate_for_storage
 from modelyard.formats.json import as_json
 from modelyard.platform.evaluations.stored_run import StoredRun, scores_of
+from modelyard.platform.owned import unless_deleted
 from modelyard.platform.paging import get_or_none, iter_columns
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
 
+T = TypeVar("T")
 AT_ONCE = 64
 """How many answers one transaction writes."""
 
@@ -99,20 +101,25 @@ def derived_id(*parts: str) -> str:
     return str(uuid5(NAMESPACE_URL, "\n".join(("modelyard", *parts))))
 
 
-def keep_run(runtime: Runtime, given: GivenRun, answers: Iterable[GivenAnswer]) -> EvaluationRun:
-    """Keep a run with its answers, and end it. Given again, it gets what it lacks. Raises `InvalidInput` before
-    anything is kept, `StoreError`."""
+def keep_run(runtime: Runtime, given: GivenRun, answers: Iterable[GivenAnswer], began: float) -> EvaluationRun:
+    """Keep a run with its answers, and end it. Given again, it gets what it lacks. `began` is when it began to come, by
+    the monotonic clock. Raises `InvalidInput` before anything is kept, `Unauthenticated` if its entity was deleted
+    since, `RecordNotFound` if the run was, `StoreError`."""
     runtime.require_room()
     records = iter([_records(given, answer) for answer in answers])
-    runtime.store.transact(partial(_begin, given))
+
+    def transact(step: Callable[[Tx], T]) -> T:
+        return runtime.store.transact(unless_deleted(runtime, given.entity, began, step))
+
+    transact(partial(_begin, given))
     known = iter_columns(runtime, Prediction, ("row_digest", "id"), "by_row", given.id)
     trials = Counter(row for row, *_ in known)
     while some := list(islice(records, AT_ONCE)):
-        trials = runtime.store.transact(partial(_add, some, trials))
+        trials = transact(partial(_add, given.id, some, trials))
     summary = run_summary(aggregate_means(StoredRun(runtime, given.id).columns()), given.scorers)
     if given.prompts:
         summary = {**summary, "prompts": given.prompts}
-    return runtime.store.transact(partial(_end, runtime, given, summary))
+    return transact(partial(_end, runtime, given, summary))
 
 
 def _begin(given: GivenRun, tx: Tx) -> None:
@@ -121,7 +128,8 @@ def _begin(given: GivenRun, tx: Tx) -> None:
         tx.add(EvaluationRun(given.id, *place, given.evaluation, given.model, given.started_at))
 
 
-def _add(some: Sequence[tuple[Prediction, Sequence[Score]]], before: Counter[str], tx: Tx) -> Counter[str]:
+def _add(run: str, some: Sequence[tuple[Prediction, Sequence[Score]]], before: Counter[str], tx: Tx) -> Counter[str]:
+    tx.get(EvaluationRun, run)
     trials = before.copy()
     for new, scores in some:
         old = get_or_none(tx, Prediction, new.id)

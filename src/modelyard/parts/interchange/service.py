@@ -36,10 +36,11 @@ class InspectLogs:
         """
         self._require_host()
         place = named_place(self._runtime, self._principal, entity, project)
+        since = self._runtime.clock.monotonic()
         with located_at(os.fspath(path)):
-            return self._kept(place, read_log(path))
+            return self._kept(place, read_log(path), since)
 
-    def _kept(self, place: tuple[str, str], log: InspectLog) -> EvaluationRun:
+    def _kept(self, place: tuple[str, str], log: InspectLog, since: float) -> EvaluationRun:
         began, ended = log.times()
         given = GivenRun(
             derived_id("inspect", *place, log.digest),
@@ -52,7 +53,7 @@ class InspectLogs:
             log.reason,
             log.prompts,
         )
-        return keep_run(self._runtime, given, log.answers())
+        return keep_run(self._runtime, given, log.answers(), since)
 
     def write(self, run: AnyRun, path: str | os.PathLike[str]) -> None:
         """Write a run as a log, by the ending JSON or an archive (.eval), for `inspect view` and `read_eval_log`.

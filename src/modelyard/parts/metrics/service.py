@@ -67,8 +67,8 @@ class Metrics:
         """Return the slowest whole answers of all processes that count, the slowest first.
 
         The store keeps the 20 slowest of each entity and day, in UTC, for 31 days; `since`, `until` and `month` choose
-        those that ended then. A process that is served adds its own each second, of which the 50 slowest; another adds
-        them when this is called. Raises `InvalidInput`.
+        those that ended then. A process that is served adds its own each second; another adds them when this is
+        called, of 500 entities and days at most. Raises `InvalidInput`.
         """
         if type(limit) is not int or not 1 <= limit <= MOST_COUNTED:
             raise InvalidInput.at("limit", msg=f"must be a whole number from 1 to {MOST_COUNTED}")

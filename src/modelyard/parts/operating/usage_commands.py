@@ -16,6 +16,7 @@ from modelyard.parts.operating.ranges import range_of
 from modelyard.platform.platform import Platform
 
 COUNTED = ("requests", "prompt_tokens", "completion_tokens", "cost")
+BY = "entity,project,model"
 ALL_COUNTED = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "images", "trained_tokens")
 SLOWEST_COLUMNS = (
     "seconds",
@@ -54,9 +55,7 @@ def _whose(platform: Platform, entity: str, key: str | None, project: str | None
 
 @click.command()
 @store_option
-@click.option(
-    "--by", default="entity,project,model", show_default=True, help="Comma-joined: entity, project, model, key, day."
-)
+@click.option("--by", help=f"Comma-joined: entity, project, model, key, day.  [default: {BY}]")
 @click.option("--since", metavar="TIME", help="Only from this date or time on, such as 2026-11-23, in UTC.")
 @click.option("--until", metavar="TIME", help="Only before this date or time.")
 @click.option("--month", metavar="YYYY-MM", help="Only of this month in UTC.")
@@ -68,13 +67,13 @@ def _whose(platform: Platform, entity: str, key: str | None, project: str | None
     flag_value=10,
     type=click.IntRange(1, 1000),
     metavar="[N]",
-    help="List the N slowest answers: 10.",
+    help="List the N slowest answers [default N: 10].",
 )
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV for spreadsheets, with exact costs and all counts.")
 @json_option
 def usage(
     store: StoreName,
-    by: str,
+    by: str | None,
     since: str | None,
     until: str | None,
     month: str | None,
@@ -87,11 +86,11 @@ def usage(
     if as_csv and as_json:
         raise click.UsageError("give --csv or --json, not both")
     if slowest is not None:
-        _list_slowest(
-            store, as_json, as_csv or of.pop("project") is not None, slowest, range_of(since, until, month), of
-        )
+        if as_csv or by is not None or of.pop("project") is not None:
+            raise click.UsageError("--slowest takes no --by, no --csv and no --project")
+        _list_slowest(store, as_json, slowest, range_of(since, until, month), of)
         return
-    columns = tuple(by.split(","))
+    columns = tuple((BY if by is None else by).split(","))
     times = range_of(since, until, month)
     with opened(store) as platform:
         found = platform.usage.total(columns, **times, **of)
@@ -101,11 +100,7 @@ def usage(
         show_values(as_json, (*columns, *COUNTED), found)
 
 
-def _list_slowest(
-    store: StoreName, as_json: bool, refused: bool, limit: int, times: Mapping[str, Any], of: Mapping[str, Any]
-) -> None:
-    if refused:
-        raise click.UsageError("--slowest takes no --csv and no --project")
+def _list_slowest(store: StoreName, as_json: bool, limit: int, times: Mapping[str, Any], of: Mapping[str, Any]) -> None:
     with opened(store) as platform:
         found = platform.metrics.slowest(limit, **times, **of)
         if not as_json:

@@ -177,7 +177,7 @@ class ResponsePipeline(CompletionPipeline):
         booking = super()._booking(usage)
         if self._stores and self.response.ended:
             keep = self._store_new if self._queued is None else partial(end_response, self.response)
-            booking.keep = unless_deleted(self.runtime, self.response.entity, self.began, keep)
+            booking.keep = unless_deleted(self.runtime, self.response.entity, self.arrived, keep)
         return booking
 
     def _store_new(self, tx: Tx) -> None:

@@ -83,6 +83,7 @@ class _Evaluation:
     rows: dict[str, Any] = attrs.field(factory=dict)
 
     def keep(self) -> EvaluationRun:
+        since = self.runtime.clock.monotonic()
         call, answers = self.call, [*self._answers()]
         given = GivenRun(
             run_id_of(call),
@@ -94,7 +95,7 @@ class _Evaluation:
             self.scorers,
             _message(call.exception),
         )
-        return keep_run(self.runtime, given, answers)
+        return keep_run(self.runtime, given, answers, since)
 
     def _reference(self, name: str, otherwise: str) -> str:
         value = self.call.inputs.get(name)

@@ -13,6 +13,7 @@ from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.json import as_json
 from modelyard.parts.traces.records import Feedback
 from modelyard.platform.listing import Cursor, Listing, accept_all
+from modelyard.platform.owned import unless_deleted
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, named_place
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -56,12 +57,13 @@ class Feedbacks:
     ) -> list[Feedback]:
         """Store feedback. If its id is stored already, the stored feedback is returned. Raises as `add`."""
         place = named_place(self._runtime, self._principal, entity, project)
+        began = self._runtime.clock.monotonic()
         given = [_checked(one, at) for at, one in enumerate(batch)]
 
         def step(tx: Tx) -> list[Feedback]:
             return [_kept(tx, one) for one in given if (one.entity, one.project) == place]
 
-        return self._runtime.store.transact(step)
+        return self._runtime.store.transact(unless_deleted(self._runtime, place[0], began, step))
 
     def list(
         self,

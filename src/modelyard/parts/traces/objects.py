@@ -22,6 +22,7 @@ from modelyard.parts.traces.tables import TracedTables
 from modelyard.platform.evaluations.objects import publish_version
 from modelyard.platform.evaluations.references import find_version
 from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.owned import unless_deleted
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, iter_index, named_place, unique_ids
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -53,7 +54,7 @@ class PublishedObjects:
 
         Raises `InvalidInput`, `Conflict` if the digest is not `expected`, `Forbidden`.
         """
-        place = named_place(self._runtime, self._principal, entity, project)
+        place, began = named_place(self._runtime, self._principal, entity, project), self._runtime.clock.monotonic()
         if not _NAME.fullmatch(object_id):
             raise InvalidInput.at("object_id", msg="must be 1 to 128 word characters, '.' and '-'")
         value = as_json(value, at=("value",))
@@ -62,7 +63,8 @@ class PublishedObjects:
             raise Conflict(f"the digest of the object is {named}, and not the expected one")
         content = {"value": value}
         new = ObjectVersion(self._runtime.ids(), *place, ObjectKind.OBJECT, object_id, 0, named, now, content)
-        return self._runtime.store.transact(partial(publish_version, new=new))
+        step = unless_deleted(self._runtime, place[0], began, partial(publish_version, new=new))
+        return self._runtime.store.transact(step)
 
     def get(
         self, object_id: str, version: str = LATEST, *, project: str | None = None, entity: str | None = None

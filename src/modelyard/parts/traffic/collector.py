@@ -53,6 +53,7 @@ class Collector:
         self._left_out, self._good = Counter[str](), 0
         self._place: tuple[str, tuple[Any, ...]] = ("", ())
         self._lines: list[bytes] = []
+        self._began = runtime.clock.monotonic()
         self.read = 0
 
     # ---- reading
@@ -173,10 +174,9 @@ class Collector:
     def _keep(self, suffix: str, rows: Iterator[Example | Preference]) -> Dataset | None:
         for first in rows:
             self._runtime.require_room()
-            began = self._runtime.clock.monotonic()
             stored, count = store_rows(self._runtime.artifacts, DATASETS, chain([first], rows))
             place = self._request.entity, self._request.project, self._request.name + suffix
-            return keep_version(self._runtime, place, stored, count, began)
+            return keep_version(self._runtime, place, stored, count, self._began)
         return None
 
     def _rows(self, part: tuple[float, float], left_out: Counter[str]) -> Iterator[Example | Preference]:

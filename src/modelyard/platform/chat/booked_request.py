@@ -27,9 +27,11 @@ BOOKED: ContextVar[list[LedgerEntry] | None] = ContextVar("what is booked within
 
 
 class RequestInProgress(Protocol):
-    """The request of a client that a completion answers: its id, its key's rate, and then what was booked for it."""
+    """The request of a client that a completion answers: its id, when it began by the monotonic clock, its key's rate,
+    and then what was booked for it."""
 
     id: str
+    began: float
     booked: LedgerEntry | None
     span: Any
 
@@ -100,6 +102,7 @@ class BookedRequest:
         self.runtime: Runtime = runtime
         self.client: RequestInProgress | None = client
         self.began: float = runtime.clock.monotonic()
+        self.arrived: float = self.began if client is None else client.began
         self.principal: Principal = principal
         self.given: CompletionRequest = given
         self.attribution: Attribution = attribution

@@ -133,10 +133,10 @@ class RunningCompletion(BookedRequest):
         booking = self._booking(completion.usage)
         if self.given.store:
             storing = _storing(self.given, completion, self.attribution, self.served, self.runtime.clock.now())
-            booking.keep = unless_deleted(self.runtime, self.attribution.entity, self.began, storing)
+            booking.keep = unless_deleted(self.runtime, self.attribution.entity, self.arrived, storing)
         if self.plan is not None and self.plan.captures is not None:
             capture = self.plan.captures(self, completion, booking.keep)
-            booking.keep = unless_deleted(self.runtime, self.attribution.entity, self.began, capture)
+            booking.keep = unless_deleted(self.runtime, self.attribution.entity, self.arrived, capture)
         return booking
 
     def remainder(self) -> CompletionBooking | None:

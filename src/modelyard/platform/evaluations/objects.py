@@ -72,7 +72,11 @@ class Objects:
         return self._keep(new) if rows is None else self._keep_with_rows(new, rows)
 
     def _keep(self, *versions: ObjectVersion) -> ObjectVersion:
-        return self._runtime.store.transact(lambda tx: [self._publish(tx, version) for version in versions][-1])
+        def step(tx: Tx) -> ObjectVersion:
+            return [self._publish(tx, version) for version in versions][-1]
+
+        began = self._runtime.clock.monotonic()
+        return self._runtime.store.transact(unless_deleted(self._runtime, versions[0].entity, began, step))
 
     def _keep_with_rows(self, new: ObjectVersion, rows: Iterable[Mapping[str, Any]]) -> ObjectVersion:
         began = self._runtime.clock.monotonic()

@@ -136,8 +136,12 @@ def book(tx: Tx, entry: LedgerEntry, keep: Callable[[Tx], object] | None = None)
     except RecordConflict:
         return False
     if keep is not None:
-        with suppress(Unauthenticated):  # its entity was deleted meanwhile
+        try:
             keep(tx)
+        except Unauthenticated:
+            log.info(
+                "the answer %s is booked, and its texts are not stored: its entity was deleted meanwhile", entry.id
+            )
     return True
 
 
