@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from modelyard.platform.platform import Platform
     from modelyard.platform.runtime import Settings
     from modelyard.platform.training.handle import JobHandle
-    from modelyard.platform.training.rollout import Rollout, gather
     from modelyard.version import __version__
 
     __all__ = [
@@ -89,7 +88,6 @@ if TYPE_CHECKING:
         "Principal",
         "RequestAnswered",
         "Role",
-        "Rollout",
         "Router",
         "SampledChoice",
         "Sampling",
@@ -106,7 +104,6 @@ if TYPE_CHECKING:
         "errors",
         "examples",
         "field",
-        "gather",
         "open_platform",
     ]
     __all__ += _parts.__all__
@@ -157,7 +154,6 @@ else:
             "platform.platform": ("Platform",),
             "platform.runtime": ("Settings",),
             "platform.training.handle": ("JobHandle",),
-            "platform.training.rollout": ("Rollout", "gather"),
             "version": ("__version__",),
         },
     )

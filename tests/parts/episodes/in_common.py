@@ -7,7 +7,7 @@ from modelyard import Platform
 TABLES = {
     "episode_groups": "603284eac9ed17d6",
     "episodes": "de4cdfc1048a404e",
-    "episode_turns": "aca5637ec1ccecd7",
+    "episode_turns": "c6091bb8cc7e5145",
 }
 
 

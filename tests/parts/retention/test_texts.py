@@ -46,7 +46,19 @@ NO_TEXTS = {
     "WorkerRecord": "of the host's workers",
 }
 """Classes with JSON or files that hold nothing that people wrote or models answered."""
-WRITTEN = {"answer", "body", "content", "error_message", "exception", "instruction", "note", "output", "prompt", "text"}
+WRITTEN = {
+    "answer",
+    "body",
+    "content",
+    "error_message",
+    "exception",
+    "failure",
+    "instruction",
+    "note",
+    "output",
+    "prompt",
+    "text",
+}
 
 
 def has_json(kind: object) -> bool:
@@ -107,6 +119,14 @@ def leave_texts(platform: Platform, client: Client, size: int) -> None:
     platform.models.log_trajectories(model, [{"trajectories": [trajectory]}])
     platform.evaluations.submit("quiz", "echo", [{"prompt": text, "expected": "x"}])
     platform.annotations.set(job.id, note=text[:900])
+    (episode,) = platform.episodes.group("theirs", model=model, size=1)
+    assert (
+        client.send(
+            "POST", f"{INFERENCE}/chat/completions", {"model": "echo", "messages": asked}, key=episode.key
+        ).status
+        == 200
+    )
+    episode.fail(text[:900])
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from modelyard.parts.embeddings.similarity import SemanticSimilarity
+    from modelyard.parts.rollout import Rollout, gather
     from modelyard.parts.scripted.backend import ScriptedBackend
     from modelyard.parts.server.wsgi import wsgi_app
     from modelyard.parts.torch.records import Tuning
@@ -18,15 +19,18 @@ HOMES = {
     "parts.upstream.backend": ("UpstreamBackend",),
     "parts.upstream.models": ("offer",),
     "parts.torch.records": ("Tuning",),
+    "parts.rollout": ("Rollout", "gather"),
     "parts.server.wsgi": ("wsgi_app",),
 }
 
 __all__: list[str] = [
     "Fallback",
+    "Rollout",
     "ScriptedBackend",
     "SemanticSimilarity",
     "Tuning",
     "UpstreamBackend",
+    "gather",
     "offer",
     "wsgi_app",
 ]

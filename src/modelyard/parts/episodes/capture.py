@@ -65,6 +65,7 @@ class EpisodeCapture:
             self.episode.id,
             self.episode.group_id,
             self.episode.entity,
+            self.episode.project,
             "",
             completion.model,
             "" if checkpoint is None else checkpoint.model_id,

@@ -98,6 +98,7 @@ class EpisodeTurn:
     episode_id: str
     group_id: str
     entity: str
+    project: str
     parent_id: str
     called: str
     model_id: str
@@ -133,7 +134,6 @@ RECORDS = (
         sequence="seq",
         domain=("entity", "entity"),
         erased_with={Model: "by_model"},
-        texts=KEPT,
     ),
     Record(
         Episode,
