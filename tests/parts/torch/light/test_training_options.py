@@ -29,7 +29,7 @@ def names(config: type) -> set[str]:
 
 def table() -> dict[str, list[str]]:
     """The cells of each option."""
-    lines = re.findall(r"^\| `(\w+)`(?:\\\*)? \|(.*)\|$", PAGE.read_text(encoding="utf-8"), re.M)
+    lines = re.findall(r"^\| `(\w+)`(?: †)? \|(.*)\|$", PAGE.read_text(encoding="utf-8"), re.M)
     return {name: [cell.strip() for cell in cells.split("|")] for name, cells in lines}
 
 
@@ -37,7 +37,7 @@ def test_every_option_is_in_the_table() -> None:
     assert set(table()) == names(CONFIGS["sft"]) | names(CONFIGS["dpo"])
     own = {kind: names(config) - names(CORE[kind]) for kind, config in CONFIGS.items()}
     assert {name for name, cells in table().items() if cells[-1] == "local"} == own["sft"] | own["dpo"] | own["rl"]
-    starred = set(re.findall(r"^\| `(\w+)`\\\*", PAGE.read_text(encoding="utf-8"), re.M))
+    starred = set(re.findall(r"^\| `(\w+)` †", PAGE.read_text(encoding="utf-8"), re.M))
     assert starred == own["rl"] | {"learning_rate"}
 
 
