@@ -72,7 +72,7 @@ def test_no_metric_and_no_prompt_takes_the_column_of_another() -> None:
         third = runs.run("quiz", "echo", ROWS, [scorer("model", 1.0)])
         frame = runs.to_pandas([first, other, third])
     assert list(frame["model"]) == ["echo"] * 3
-    assert list(frame["state"]) == ["succeeded"] * 3
+    assert list(frame["state"]) == ["completed"] * 3
     assert list(frame["trials"]) == [4] * 3
     assert frame["prompt"].iloc[1] == "say {prompt}"
     assert frame["metric.prompt"].iloc[1] == 0.75
@@ -85,12 +85,11 @@ def test_no_metric_and_no_prompt_takes_the_column_of_another() -> None:
 def test_columns_of_names_that_meet_stay_apart() -> None:
     with open_platform(project="p") as platform:
         run = platform.evaluations.run("quiz", "echo", ROWS, "exact_match").run
-        names = ("a", "a.scored", "metric.a", "model")
+        names = ("prompt", "prompt.scored", "metric.prompt", "model")
         scorers = {name: {"mean": at, "scored": 1} for at, name in enumerate(names)}
-        clashing = attrs.evolve(run, prompts={"model": "m", "a": "p", "exact_match": "q"}, summary={"scorers": scorers})
+        prompts = {"prompt": "p", "system": "m"}
+        clashing = attrs.evolve(run, summary={"scorers": scorers, "prompts": prompts})
         frame = platform.evaluations.to_pandas([clashing])
-        assert list(frame["model"]) == ["echo"]
-        assert list(frame["prompt.model"]) == ["m"]
-        assert list(frame["a"]) == ["p"]
-        assert len(frame.columns) == 7 + 3 + 2 * len(names) == len(set(frame.columns))
-        assert sorted(value for value in frame.iloc[0] if isinstance(value, int | float)) == [0, 1, 1, 1, 1, 1, 2, 3]
+        assert [[*frame[name]] for name in ("model", "prompt", "system")] == [["echo"], ["p"], ["m"]]
+        assert len(frame.columns) == 7 + 2 + 2 * len(names) == len(set(frame.columns))
+        assert sorted(frame.select_dtypes("number").iloc[0]) == [0, 1, 1, 1, 1, 1, 2, 3]
