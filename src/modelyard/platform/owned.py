@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from modelyard.domain.canonical import digest
@@ -13,6 +14,7 @@ from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
 
 T = TypeVar("T")
+_mark_id = lru_cache(1024)(digest)
 REQUEST_BEGAN: ContextVar[float] = ContextVar("when the HTTP request began that is handled", default=float("inf"))
 
 
@@ -54,12 +56,11 @@ def mark_deleted(tx: Tx, entity: str, now: datetime) -> None:
 def unless_deleted(runtime: Runtime, entity: str, began: float, keep: Callable[[Tx], T]) -> Callable[[Tx], T]:
     """Return the step `keep` of a request that began at this monotonic time, or at `REQUEST_BEGAN`, for texts. It
     raises `Unauthenticated` if all data of the entity were deleted since."""
-    ago = runtime.clock.monotonic() - min(began, REQUEST_BEGAN.get())
-    begun, name = runtime.clock.now() - timedelta(seconds=ago), digest(entity)
+    since, name, clock = min(began, REQUEST_BEGAN.get()), _mark_id(entity), runtime.clock
 
     def step(tx: Tx) -> T:
         mark = tx.find(DeletedEntity, KEY, name)
-        if mark is not None and begun < mark.deleted_at:
+        if mark is not None and clock.now() - timedelta(seconds=clock.monotonic() - since) < mark.deleted_at:
             raise Unauthenticated("the entity of this request was deleted")
         return keep(tx)
 

@@ -256,7 +256,9 @@ def _doubled(tools: Sequence[Tool]) -> Iterator[Problem]:
 
 
 def _unpaired(messages: Sequence[Message]) -> Iterator[Problem]:
-    called, pending, calls_at = dict[str, None](), dict[str, None](), 0
+    called: dict[str, None] = {}
+    pending: dict[str, None] = {}
+    calls_at = 0
     for at, message in enumerate(messages):
         if message.role is Role.TOOL:
             id_ = message.tool_call_id or ""

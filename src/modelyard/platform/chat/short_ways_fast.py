@@ -66,7 +66,8 @@ class ShortWays:
 
     def _choices(self) -> tuple[Choice, ...] | None:
         """Return several choices, if each of them is whole."""
-        of, choices, length, stop = self._of, list[Choice](), 0, self._of.request.stop
+        of, length, stop = self._of, 0, self._of.request.stop
+        choices: list[Choice] = []
         for index in range(of.request.n):
             if index == len(self._first) and not self._asks(index):
                 return None
