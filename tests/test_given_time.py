@@ -38,6 +38,10 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
     "platform/jobs/worker.py": ({"leaving.join"}, "a process leaves in bounded real time while its store is away"),
     "parts/upstream/transport.py": ({"asyncio.timeout"}, "its deadline is set anew by what the clock says"),
     "artifacts/folder.py": ({"import time"}, "compares the times that the file system gives to parts of files"),
+    "parts/objects/store.py": (
+        {"import time"},
+        "asks a short question first if the object store has not answered for a while",
+    ),
     "parts/objects/direct.py": ({"datetime.now"}, "compares the times that the object store gives to parts"),
     "parts/upstream/connections.py": (
         {"import time", "asyncio.timeout", "asyncio.wait"},

@@ -19,7 +19,7 @@ from modelyard.asgi import asgi_app
 from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.parts.torch.training import trainer as local
 from modelyard.platform.runtime import Settings
-from modelyard.platform.training.service import SEED_BYTES
+from modelyard.platform.training.submission import SEED_BYTES
 from modelyard.protocols import Step, TrainContext, Trainer, TrainItem
 from openapi_check import Checked
 

@@ -322,7 +322,7 @@ NOT_CREATING = {
     "/cancel": "again, it changes nothing",
     "/close": "again, it changes nothing",
     "/reward": "again, it changes nothing",
-    "/episodes/groups": "its answer has the keys' secrets, which are never stored",
+    "/episode-groups": "its answer has the keys' secrets, which are never stored",
     "/fail": "again, it changes nothing",
     "/revoke": "again, it changes nothing",
     "/admin/keys": "its answer has the key's secret, which is never stored",

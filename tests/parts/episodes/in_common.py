@@ -27,13 +27,13 @@ def clear(platform: Platform) -> None:
 def record(yard: Any, platform: Platform) -> None:
     platform.models.create("agent", project="desk", entity="acme", base_model="tabular-mini")
     asked = {"name": "refunds", "model": "desk/agent", "size": 2, "deadline": 600, "budget": "0.50"}
-    made = yard.send("POST", "/v1/episodes/groups", asked)
+    made = yard.send("POST", "/v1/episode-groups", asked)
     group, first = made["group"]["id"], made["episodes"][0]
     program = platform.acting_as(platform.keys.authenticate(first["key"]))
     program.chat.complete(model="desk/agent", messages="Where is my refund?", max_tokens=2, seed=1)
-    yard.send("GET", "/v1/episodes/groups", limit=1)
+    yard.send("GET", "/v1/episode-groups", limit=1)
     yard.send("POST", f"/v1/episodes/{first['id']}/reward", {"reward": 1.0})
     yard.send("GET", f"/v1/episodes/{first['id']}")
-    yard.send("POST", f"/v1/episodes/groups/{group}/close")
-    yard.send("GET", f"/v1/episodes/groups/{group}")
-    yard.send("DELETE", f"/v1/episodes/groups/{group}")
+    yard.send("POST", f"/v1/episode-groups/{group}/close")
+    yard.send("GET", f"/v1/episode-groups/{group}")
+    yard.send("DELETE", f"/v1/episode-groups/{group}")

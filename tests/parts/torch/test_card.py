@@ -362,7 +362,7 @@ def test_what_is_learned_is_what_the_processor_learns(
     card: Card, folder: Path, monkeypatch: pytest.MonkeyPatch, tuning: Tuning, dtype: torch.dtype | None
 ) -> None:
     if dtype is not None:
-        monkeypatch.setattr(network, "_usual_dtype", lambda device: dtype)
+        monkeypatch.setattr(network, "_usual_dtype", lambda *_: dtype)
     close = 5e-3 if dtype is BF16 else 1e-5
     for one, other in zip(trained(folder, "cuda", tuning), trained(folder, "cpu", tuning), strict=True):
         assert len(one.steps) == len(other.steps) > 0
@@ -379,9 +379,9 @@ def test_layers_are_computed_again_where_memory_is_short(
 ) -> None:
     asked_for, plain = [], TokenScorer.logprobs
 
-    def noted(scorer: TokenScorer, rows: Any, recomputed: bool = False) -> Any:
+    def noted(scorer: TokenScorer, rows: Any, recomputed: bool = False, *more: Any) -> Any:
         asked_for.append(recomputed)
-        return plain(scorer, rows, recomputed)
+        return plain(scorer, rows, recomputed, *more)
 
     monkeypatch.setattr(TokenScorer, "logprobs", noted)
     trainer = LocalTrainer([base_model(folder, "tiny")], shape=SHAPE, memory=memory)

@@ -19,7 +19,7 @@ from modelyard.parts.episodes.handle import EpisodeGroupHandle
 from modelyard.parts.episodes.records import Episode, EpisodeState
 from modelyard.parts.episodes.tree import TreeTurn, sequences_of
 
-GROUPS = "/v1/episodes/groups"
+GROUPS = "/v1/episode-groups"
 GROUP = f"{GROUPS}/{{group_id}}"
 EPISODE = "/v1/episodes/{episode_id}"
 

@@ -7,7 +7,7 @@ import pytest
 from http_client import Client, client_of
 from modelyard import open_platform
 
-PATH = "/v1/episodes/groups"
+PATH = "/v1/episode-groups"
 ASKED = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Where is my refund?"}], "max_tokens": 4}
 
 

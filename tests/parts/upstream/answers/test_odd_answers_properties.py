@@ -15,7 +15,7 @@ from example_counts import examples
 from modelyard.domain.completion import CompletionRequest, FinishReason, Message, Role, Tool, ToolCall, Usage
 from modelyard.parts.upstream.answers.reader import AnswerReader
 from modelyard.parts.upstream.answers.values import read_json
-from modelyard.parts.upstream.events import EventReader
+from modelyard.parts.upstream.events import EventReader, event_within
 from modelyard.parts.upstream.odd_server.dialects import DIALECTS
 from modelyard.parts.upstream.odd_server.faults import UNCOUNTED
 from modelyard.parts.upstream.odd_server.server import odd_bytes
@@ -109,6 +109,11 @@ def read(answer: OddAnswer, dialect: OddDialect, wrong: frozenset[OddFault], cut
     return [*found, *reader.end(finished=True)]
 
 
+def unwrapped(event: bytes) -> bytes:
+    """An event, which may be written as a text."""
+    return event if event.startswith(b"{") else event_within(event) or b""
+
+
 def chunks_of(events: Sequence[bytes], reader: AnswerReader) -> list[Any]:
     """The deltas of events, as the exchange takes them."""
     found: list[Any] = []
@@ -116,8 +121,8 @@ def chunks_of(events: Sequence[bytes], reader: AnswerReader) -> list[Any]:
     while at < len(events):
         if texts := reader.take_texts(events, at):
             found += texts
-        elif events[at].strip().startswith(b"{"):
-            found += reader.take(read_json(events[at]), events[at])
+        elif (event := unwrapped(events[at].strip())).startswith(b"{"):
+            found += reader.take(read_json(event), event)
         at += len(texts) or 1
     return found
 
