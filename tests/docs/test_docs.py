@@ -31,6 +31,7 @@ CLIENTS = {
     "serve-a-local-model.md": "torch",
     "train-a-local-model.md": "torch",
     "take-a-model-elsewhere.md": "torch",
+    "training.md": "torch",
     "keep-artifacts-in-an-object-store.md": "moto",
 }
 BY_HAND = {"fine-tune-a-real-model.md"}

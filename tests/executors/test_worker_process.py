@@ -143,7 +143,7 @@ def test_a_job_runs_in_a_process_that_is_heard_and_is_gone_when_it_has_ended(
         process = site.reached()
         assert os.getsid(process.pid) == process.pid
         site.open_gate()
-        assert job.wait(PATIENCE).attempts == 1
+        assert job.wait(PATIENCE).refresh().attempts == 1
         until(lambda: not Path(f"/proc/{process.pid}").exists())
     site.check_finished(job, undisturbed)
     assert "made step 6" in capfd.readouterr().err

@@ -177,7 +177,7 @@ def test_the_dashboard_and_the_metrics_of_every_server_show_the_whole_fleet(flee
         try:
             assert held.wait(60)
             (running,) = fleet.platform.jobs.list(status=JobStatus.RUNNING)
-            seen = {path: pages(path) for path in ("", f"jobs/{running.id}", f"jobs/{job.id}", "usage")}
+            seen = {path: pages(path) for path in ("", f"jobs/{running.id}", f"jobs/{job.id}", "usage?by=entity")}
             metrics = [fleet.send(n, "GET", "/metrics", Authorization=f"Bearer {host}").raw for n in range(SIZE)]
         finally:
             release.set()
@@ -186,7 +186,7 @@ def test_the_dashboard_and_the_metrics_of_every_server_show_the_whole_fleet(flee
     assert [page.partition("status running")[2] != "" for page in seen[f"jobs/{running.id}"]] == [True]
     steps = sum(event.type == "gradient_step" for event in fleet.platform.training.events(job.id))
     assert [page.count("gradient_step ") for page in seen[f"jobs/{job.id}"]] == [steps]
-    assert all(f"visitor ${SIZE * PRICE} {SIZE} " in page for page in seen["usage"])
+    assert all(f"visitor ${SIZE * PRICE} {SIZE} " in page for page in seen["usage?by=entity"])
     assert all(f"modelyard_workers {SIZE}.0\n".encode() in answer for answer in metrics)
     assert all(b'modelyard_jobs{status="running"} 1.0\n' in answer for answer in metrics)
 

@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("page", ["serve-a-local-model.md", "train-a-local-model.md"])
+@pytest.mark.parametrize(
+    "page", ["how-to/serve-a-local-model.md", "how-to/train-a-local-model.md", "reference/training.md"]
+)
 def test_a_page_about_local_models_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lane has no installed modelyard, so its command is made here."""
     command = tmp_path / "bin" / "modelyard"
@@ -19,4 +21,4 @@ def test_a_page_about_local_models_runs(page: str, tmp_path: Path, monkeypatch: 
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
     docs = runpy.run_path(str(ROOT / "tests" / "docs" / "test_docs.py"))
-    docs["run_page"](ROOT / "docs" / "how-to" / page, tmp_path, monkeypatch)
+    docs["run_page"](ROOT / "docs" / page, tmp_path, monkeypatch)
