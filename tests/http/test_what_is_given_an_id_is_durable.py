@@ -19,6 +19,7 @@ MAY_BE_LOST = {
     "LedgerEntry": "rows of usage reach the disk within a second",
     "ProcessRecord": "a sign of life",
     "Sample": "a sample is lost with its process",
+    "SlowAnswer": "a note of a row of usage, kept within a second as that is",
     "UsageTotal": "a sum of rows of usage",
     "WorkerProcess": "a sign of life",
     "WorkerRecord": "a sign of life",
