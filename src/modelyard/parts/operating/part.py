@@ -32,7 +32,11 @@ PART = Part(
     resources={"retry": _retry},
     routes={"operations": _routes},
     commands={
-        "usage": Command(_WHO, f"{_USAGE}:usage", "Sum usage and its cost, or list the slowest answers that servers gave within 31 days."),
+        "usage": Command(
+            _WHO,
+            f"{_USAGE}:usage",
+            "Sum usage and its cost, or list the slowest answers that servers gave within 31 days.",
+        ),
         "budget": Command(_WHO, f"{_USAGE}:budget", "Bound what entities, keys and projects may spend."),
         "jobs logs": Command("", f"{_JOBS}:logs", "Print what has happened to JOB."),
         "jobs watch": Command("", "modelyard.parts.operating.watch_command:watch", "Follow JOB until it ends."),
