@@ -11,7 +11,7 @@ import modelyard
 import modelyard.testing
 from modelyard import Platform, open_platform
 from modelyard.domain.identity import Principal
-from modelyard.part import Part
+from modelyard.part import Part, standard_parts
 from modelyard.platform.runtime import Runtime
 
 
@@ -63,7 +63,9 @@ def test_completion_offers_what_people_use_and_every_public_name() -> None:
     described = {*re.findall(r"`platform\.(\w+)", REFERENCE.read_text("utf-8"))}
     assert {"threads", "upkeep"} <= hidden
     assert not hidden & described, "the reference has what completion does not offer"
-    assert {"chat", "models", "training", "evaluations", "jobs", "keys", "usage", "compat", "webhooks"} <= offered
+    assert {"chat", "models", "training", "evaluations", "jobs", "keys", "usage", "compat"} <= offered
+    brought = {name for part in standard_parts() for name in part.resources if "." not in name}
+    assert brought <= offered
     for package in (modelyard, modelyard.testing):
         names = {name for name in dir(package) if not name.startswith("_")}
         public = {name for name in package.__all__ if not name.startswith("_")}  # type: ignore[attr-defined]
