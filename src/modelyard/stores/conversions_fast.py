@@ -274,7 +274,13 @@ _USUAL: Mapping[Convert, Callable[[Sequence[str]], str]] = {
 }
 """Conversions that return the value as it is, or raise; and a condition under which none of them raises."""
 
-_NAMED: Mapping[str, Any] = {"utc": UTC, "utc_text": utc_text, "written": WrittenMapping, "empty": EMPTY, "json": json_values}
+_NAMED: Mapping[str, Any] = {
+    "utc": UTC,
+    "utc_text": utc_text,
+    "written": WrittenMapping,
+    "empty": EMPTY,
+    "json": json_values,
+}
 _IN_PLACE: Mapping[Convert | None, tuple[str, str]] = {
     decimal: (" and {}.is_finite()", "{}"),
     dump_decimal: (" and {}.is_finite()", "str({})"),
