@@ -10,7 +10,8 @@ from tests.shared.example_counts import examples
 from tests.shared.odd_values import odd_values
 
 from each import each_case
-from modelyard import Platform, open_platform
+from modelyard import Message, Platform, Role, open_platform
+from modelyard.domain.completion import ContentPart
 from modelyard.errors import InvalidInput
 
 TEXT = {"type": "text", "text": "hi"}
@@ -79,3 +80,17 @@ def test_a_tuple_is_a_list(opened: Platform, content: tuple[Any, ...]) -> None:
     for parts in (content, [*content]):
         told = opened.chat.complete(model="echo", messages=[{"role": "user", "content": parts}])
         assert told.text == "hi" * len(content)
+
+
+@pytest.mark.slow
+@examples(40)
+@given(value=odd)
+def test_what_a_message_of_the_hosts_holds_is_its_json_or_refused_at_its_place(opened: Platform, value: Any) -> None:
+    asked(opened.chat.complete, messages=[Message(Role.USER, value)])
+    asked(opened.chat.complete, messages=[Message(Role.USER, (value,))])
+    asked(opened.chat.complete, messages=[Message(Role.USER, "hi"), Message(Role.ASSISTANT, None, tool_calls=(value,))])
+
+
+def test_a_message_of_the_hosts_may_hold_json(opened: Platform) -> None:
+    content: Any = (TEXT, ContentPart("text", " there"))
+    assert opened.chat.complete(model="echo", messages=[Message(Role.USER, content)]).text == "hi there"
