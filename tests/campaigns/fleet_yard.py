@@ -36,7 +36,7 @@ RETRIES: Any = {
     "retry_timeout": timedelta(seconds=5),
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=0.5), "base": 2},
 }
-NTH = 25
+NTH = 10
 """One of so many answers is broken by a sabotage."""
 NTH_COMMIT = 7
 """And of so many steps: steps of one kind come in twos and threes."""

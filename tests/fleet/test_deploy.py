@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -17,6 +18,7 @@ from modelyard import open_platform
 from modelyard.cli import main
 from modelyard.domain.job import Needs
 from modelyard.parts.clusters.kubernetes import KubernetesJobs
+from modelyard.parts.retention.commands import keep
 
 pytestmark = pytest.mark.parts
 
@@ -59,7 +61,9 @@ def test_what_writes_into_the_folder_waits_until_it_may() -> None:
 
 def test_all_that_stays_comes_back_with_the_machine() -> None:
     services = compose()["services"]
-    assert {name for name, one in services.items() if one.get("restart") == "unless-stopped"} == {*services} - {"folder"}
+    assert {name for name, one in services.items() if one.get("restart") == "unless-stopped"} == {*services} - {
+        "folder"
+    }
 
 
 def test_the_database_is_healthy_once_it_listens_to_others() -> None:
@@ -80,6 +84,13 @@ def test_what_runs_before_an_installation_passes_a_database_without_tables(yard_
             done = CliRunner().invoke(main, asked)
             assert done.exit_code == 0, done.output
         open_platform(yard_address).close()
+
+
+def test_the_chart_keeps_whatever_can_be_kept_for_a_time() -> None:
+    what = next(one for one in keep.params if one.name == "what")
+    assert isinstance(what.type, click.Choice)
+    schema = json.loads((DEPLOY / "chart" / "values.schema.json").read_text())
+    assert {*schema["properties"]["keep"]["properties"]} == {*what.type.choices}
 
 
 @pytest.mark.parametrize("file", ["compose.yaml", "kubernetes.yaml", "chart/templates/NOTES.txt"])
