@@ -106,8 +106,11 @@ class Responses:
     def _messages(self, parsed: ParsedResponse, snapshot: Snapshot) -> tuple[Message, ...]:
         return Conversation(self._runtime, snapshot, self._principal).of_request(parsed)
 
-    def _queue(self, parsed: ParsedResponse, place: Attribution, key: str | None) -> Flow[ModelResponse]:
-        asked = self._runtime, self._principal, parsed, place, check_idempotency_key(key)
+    def _queue(
+        self, parsed: ParsedResponse, place: Attribution, key: str | None, client: RequestInProgress | None = None
+    ) -> Flow[ModelResponse]:
+        began = self._runtime.clock.monotonic() if client is None else client.began
+        asked = self._runtime, self._principal, parsed, place, began, check_idempotency_key(key)
         response: ModelResponse = yield self._call(partial(queue_response, *asked))
         return response
 
