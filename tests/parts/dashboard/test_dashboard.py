@@ -779,3 +779,17 @@ def test_a_part_whose_making_failed_is_made_by_the_next_reader() -> None:
     with pytest.raises(OSError, match="disk"):
         kept("key", fail)
     assert kept("key", lambda: Html("part")) == "part"
+
+
+def test_a_key_is_shown_by_its_name() -> None:
+    with open_platform() as platform:
+        made = platform.keys.create("acme", name="nightly")
+        key = platform.acting_as(made.key.principal())
+        key.chat.complete(model="echo", messages="x")
+        model = key.models.create("bot", base_model="tabular-mini")
+        key.models.promote(model, 0)
+        browser = Browser(Dashboard(platform))
+        browser.log_in(made.secret)
+        for page in (browser.get("usage", by="key")[1], browser.get(f"models/{model.id}")[1]):
+            assert "nightly" in page
+            assert made.key.id not in page

@@ -9,6 +9,7 @@ from modelyard.domain.record import Page
 from modelyard.parts.annotations.pages import annotated, badges, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
 from modelyard.parts.dashboard.pages import lineage
+from modelyard.parts.dashboard.pages.keys import key_text
 from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, short_id, verdict_chip, when, whole_number
 from modelyard.parts.reports.curves import curves
 from modelyard.parts.reports.html import Html, chip, facts, folded, joined, section, table, tag
@@ -142,7 +143,7 @@ def _history(view: View, model: Model) -> Html:
             one.alias,
             NONE if one.step is None else one.step,
             verdict_chip(one.verdict),
-            one.by,
+            key_text(view, one.by),
             when(one.created_at),
         )
         for alias in view.platform.models.aliases(model)
