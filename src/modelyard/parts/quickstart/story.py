@@ -18,6 +18,7 @@ from modelyard.domain.training import Trajectory, TrajectoryGroup
 from modelyard.errors import PromotionRefused
 from modelyard.platform.evaluations.result import EvaluationResult
 from modelyard.platform.platform import Platform
+from modelyard.report.numbers import interval_text, mean_text
 from modelyard.report.table import means, sparkline, text_table
 
 PROJECT = "quickstart"
@@ -171,7 +172,7 @@ class _Story:
         self.say(f"Evaluation on {title}: overlap with the expected answer, 1 is best, and its 95 % interval")
         reports = {who: self.platform.evaluations.report(result).metric("overlap") for who, result in results.items()}
         rows = [
-            (who, f"{metric.mean:.3f}", f"{metric.interval.low:.3f} to {metric.interval.high:.3f}")
+            (who, mean_text(metric.mean, metric.kind), interval_text(metric.interval, metric.kind))
             for who, metric in reports.items()
             if metric.mean is not None and metric.interval is not None
         ]
@@ -208,8 +209,9 @@ def _mean(values: Sequence[float]) -> float:
 
 def _show_catalogue(platform: Platform, say: Callable[[str], None]) -> None:
     entries = platform.catalogue.list()
-    listed = [(entry.id, entry.context_length, entry.pricing.prompt, entry.pricing.completion) for entry in entries]
-    say(text_table(("model", "context", "USD/prompt token", "USD/answer token"), listed) + "\n")
+    prices = ("USD/prompt token", "USD/answer token")
+    listed = [(one.id, one.context_length, f"{one.pricing.prompt:f}", f"{one.pricing.completion:f}") for one in entries]
+    say(text_table(("model", "context", *prices), listed, right=prices) + "\n")
 
 
 def _show_usage(platform: Platform, say: Callable[[str], None]) -> None:
