@@ -18,7 +18,7 @@ from modelyard.domain.training import Trajectory, TrajectoryGroup
 from modelyard.errors import PromotionRefused
 from modelyard.platform.evaluations.result import EvaluationResult
 from modelyard.platform.platform import Platform
-from modelyard.report.numbers import interval_text, mean_text
+from modelyard.report.numbers import difference_text, interval_text, mean_text, span_text
 from modelyard.report.table import means, sparkline, text_table
 
 PROJECT = "quickstart"
@@ -182,8 +182,8 @@ class _Story:
         found = self.platform.evaluations.compare(baseline=baseline, candidate=candidate).metric("overlap")
         paired, step = found.paired, self.platform.models.get(self.model).last_step
         if paired is not None and paired.interval is not None:
-            low, high = paired.interval.low, paired.interval.high
-            self.say(f"Row by row: {paired.difference:+.3f} ({low:+.3f} to {high:+.3f}), {found.verdict}")
+            shown = difference_text(paired.difference, found.kind), span_text(paired.interval, found.kind)
+            self.say(f"Row by row: {shown[0]} ({shown[1]}), {found.verdict}")
         try:
             self.platform.models.promote(self.model, step, require=NotWorse(EVALUATION))
             self.say(f"  step {step} is promoted: {self.address}:prod\n")
