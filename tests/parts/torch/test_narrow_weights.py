@@ -236,6 +236,19 @@ def test_losses_stay_close_to_those_on_32_bits(
         assert found != wanted
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_weights_are_numbers_and_others_are_not(dtype: torch.dtype) -> None:
+    weights = torch.full((3, 4), 3e38, dtype=dtype)
+    assert not weights.sum().isfinite()
+    assert narrow_weights.are_numbers(weights)
+    for odd in (float("nan"), float("inf"), -float("inf")):
+        some = torch.zeros(3, 4, dtype=dtype)
+        some[1, 2] = odd
+        assert not narrow_weights.are_numbers(some)
+    both = torch.tensor([float("inf"), -float("inf")], dtype=dtype)
+    assert not narrow_weights.are_numbers(both)
+
+
 # ---- a platform ------------------------------------------------------------------------------------------------------
 
 
