@@ -62,6 +62,7 @@ def test_inputs_are_filled_once_and_braces_stay() -> None:
     assert template.fill({"a": "{b}", "b": "{a} {{"}) == "{json} {b} and {a} {{, {b}{}"
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.text(), st.sampled_from(["a", "b_2", "_c"])), min_size=1, max_size=8), st.text())
 def test_a_template_is_its_pieces(pieces: list[tuple[str, str]], end: str) -> None:
     def doubled(text: str) -> str:
@@ -166,6 +167,7 @@ CONTENTS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(CONTENTS)
 def test_a_file_round_trips_byte_for_byte(made: VariantContent) -> None:
     text = file.written("desk/support", made)

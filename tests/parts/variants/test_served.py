@@ -97,6 +97,7 @@ DOORS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @each_case(("door", "streamed", "version"), product(DOORS, (False, True), ("", "@1", "@prod", "@latest")))
 def test_a_variant_is_asked_for_over_http_at_every_door(
     client: Client, backend: Noting, door: str, streamed: bool, version: str
@@ -316,6 +317,7 @@ def test_what_cannot_be_put_into_a_prompt_is_refused(platform: Platform) -> None
 ROWS = [{"question": word, "expected": f"Customer: {word}\nHelper:"} for word in ("a", "b", "c")]
 
 
+@pytest.mark.slow
 def test_a_variant_is_evaluated_and_compared_like_a_model(platform: Platform) -> None:
     with_template = platform.evaluations.run("quiz", f"{NAME}@prod", ROWS, project="desk")
     assert with_template.run.model == "weave:///acme/desk/object/variants.support:v1"
