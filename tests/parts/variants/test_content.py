@@ -219,6 +219,15 @@ question = "Where?"
     )
 
 
+def test_dots_and_quotes_in_texts_are_texts() -> None:
+    dots = "a." * 100
+    for text in (dots, "a.\n" * 1000, '"' * 9, f"'''{dots}", f'#"""{dots}', "\\" * 9 + '"', f'{dots}\n"\\'):
+        made = content(system=text)
+        assert file.read(file.written("desk/support", made)).content == made
+    by_hand = f"name = 'a/b'\nmodel = 'echo' # \"{dots}\nsystem = '''{dots}'''"
+    assert file.read(by_hand).content.system == dots
+
+
 def test_a_file_by_hand_says_the_same_as_one_that_was_written() -> None:
     by_hand = """
         # reviewed by the desk
@@ -232,12 +241,22 @@ def test_a_file_by_hand_says_the_same_as_one_that_was_written() -> None:
     assert tomllib.loads(file.written(found.name, found.content)) == tomllib.loads(by_hand)
 
 
+@pytest.mark.slow
 @each_case(
     ("text", "place"),
     [
         ("", ("file", "name")),
         ("not toml", ("file",)),
         ("a = " + "[" * 5000, ("file",)),
+        ("a." * 100_000 + "a = 1", ("file",)),
+        ("[" + "a . " * 100_000 + "a]", ("file",)),
+        ("x = {" + "a." * 100_000 + "a = 1}", ("file",)),
+        ('x = """a"""""\n' + '"a".' * 100_000 + "a = 1", ("file",)),
+        ('"""' + '\\"""\n' * 100_000, ("file",)),
+        ('"' + '\\"' * 100_000 + "\n", ("file",)),
+        ('"""\\' * 99_999, ("file",)),
+        ("'''\n" * 99_999, ("file",)),
+        ("x = 'a' # '\n" + "'a'." * 100_000 + "a = 1", ("file",)),
         ('name = "a/b"', ("file", "model")),
         ('name = 1\nmodel = "echo"', ("file", "name")),
         ('name = "a/b"\nmodel = "echo"\nprompt = "x"', ("file", "prompt")),

@@ -4,6 +4,7 @@ records     variants, their versions, and what points to those
 content     what a version is made of, checked
 template    texts with named inputs
 file        the file that people review
+differences how two files differ
 naming      the names under which variants are served, and their references
 asking      what the model of a version is asked
 models      the model of a version, pinned to a checkpoint
@@ -13,4 +14,16 @@ service     `platform.variants`
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "asking", "aliases", "content", "file", "models", "naming", "records", "service", "template")
+defer_modules(
+    __name__,
+    "asking",
+    "aliases",
+    "content",
+    "differences",
+    "file",
+    "models",
+    "naming",
+    "records",
+    "service",
+    "template",
+)

@@ -18,6 +18,14 @@ _TEXTS = ("name", "model", "system", "template")
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _SPECIAL = re.compile(r'["\\\x00-\x08\x0b-\x1f\x7f]')
+_BETWEEN = re.compile(r"[=,{}\[\]]")
+_STRING = re.compile(
+    r'''"""(?:[^\\]|\\.?+)*?(?:"{3,5}|\Z)|'{3}.*?(?:'{3,5}|\Z)|"(?:[^"\\\n]|\\.?+)*+"?|'[^'\n]*+'?|#[^\n]*''',
+    re.DOTALL,
+)
+"""A string or a comment. One that does not end is read once, and not again from each of its quotes."""
+
+MOST_PARTS = 64
 _SHORT = {"\\": "\\\\", "\b": "\\b", "\f": "\\f", "\r": "\\r"}
 
 
@@ -117,6 +125,7 @@ def read(text: str) -> VariantFile:
     """Read a file that was written here, or by hand. Raises `InvalidInput` at the place of what is wrong."""
     if not isinstance(text, str) or len(text) > MAX_FILE:
         raise InvalidInput.at("file", msg=f"must be a text of at most {MAX_FILE} characters")
+    _refuse_deep(text)
     try:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
@@ -125,6 +134,13 @@ def read(text: str) -> VariantFile:
         return _read(data)
     except InvalidInput as error:
         raise InvalidInput([attrs.evolve(one, loc=("file", *one.loc)) for one in error.problems]) from None
+
+
+def _refuse_deep(text: str) -> None:
+    """Refuse a key of many parts: the parser of the library takes a time that grows with the square of their number."""
+    bare = _STRING.sub(lambda found: "" if found[0][0] == "#" else '""', text)
+    if any(piece.count(".") > MOST_PARTS for line in bare.split("\n") for piece in _BETWEEN.split(line)):
+        raise InvalidInput.at("file", msg=f"has a key of more than {MOST_PARTS} parts")
 
 
 def _read(data: Mapping[str, Any]) -> VariantFile:

@@ -1,7 +1,6 @@
 """`platform.variants`: what one serves under a name, in versions, with aliases."""
 
 from collections.abc import Callable, Iterable, Mapping
-from difflib import unified_diff
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -16,6 +15,7 @@ from modelyard.domain.record import EMPTY, Order
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.parts.variants import aliases, file, naming
 from modelyard.parts.variants.content import VariantContent, VariantExample, checked_content
+from modelyard.parts.variants.differences import unified
 from modelyard.parts.variants.models import full_name, with_pinned_model
 from modelyard.parts.variants.records import Variant, VariantAlias, VariantMove, VariantVersion
 from modelyard.platform.lineage import checkpoint_lineage, runs_on
@@ -112,6 +112,8 @@ class Variants:
         if not isinstance(note, str) or len(note) > MAX_NOTE or "\0" in note:
             raise InvalidInput.at("note", msg=f"must be a text of at most {MAX_NOTE} characters, without NUL")
         content = with_pinned_model(runtime, principal, name.entity, name.project, content)
+        if (size := len(file.written(str(name), content))) > file.MAX_FILE:
+            raise InvalidInput.at(msg=f"is too large: its file has {size} characters, of at most {file.MAX_FILE}")
         ids, now, by = (runtime.ids(), runtime.ids()), runtime.clock.now(), principal.key_id or principal.name
         place = (name.entity, name.project)
 
@@ -152,9 +154,8 @@ class Variants:
         old, new = self.version(before), self.version(after)
         changed = [name for name in old.body if old.content.data[name] != new.content.data[name]]
         one, other = (file.written("-", at.content).splitlines(keepends=True)[1:] for at in (old, new))
-        named = f"{before} (version {old.number})", f"{after} (version {new.number})"
-        lines = unified_diff(one, other, *named)
-        return VariantDiff(old, new, tuple(sorted(changed)), "".join(lines))
+        text = unified(one, other, f"{before} (version {old.number})", f"{after} (version {new.number})")
+        return VariantDiff(old, new, tuple(sorted(changed)), text)
 
     def lineage(self, name: str) -> VariantLineage:
         """Return where a version comes from: its parents, its checkpoint; and its aliases and runs. Raises as `version`

@@ -19,17 +19,18 @@ class Template:
     """A text in pieces: those with an even number are literal, each other one is the name of an input."""
 
     def __init__(self, text: str, at: str = "template") -> None:
-        pieces, literal, end = list[str](), "", 0
+        pieces, literal, end = list[str](), list[str](), 0
         for found in _TOKEN.finditer(text):
             if found["brace"]:
                 raise InvalidInput.at(at, msg=_refusal(text, found.start()))
-            literal, end = literal + text[end : found.start()], found.end()
+            literal.append(text[end : found.start()])
+            end = found.end()
             if found["name"] is None:
-                literal += found[0][0]
+                literal.append(found[0][0])
             else:
-                pieces += [literal, found["name"]]
-                literal = ""
-        self._pieces = (*pieces, literal + text[end:])
+                pieces += ["".join(literal), found["name"]]
+                literal = []
+        self._pieces = (*pieces, "".join(literal) + text[end:])
         self.inputs = tuple(dict.fromkeys(self._pieces[1::2]))
         if len(self.inputs) > MAX_INPUTS:
             raise InvalidInput.at(at, msg=f"has {len(self.inputs)} inputs, and may have {MAX_INPUTS}")
