@@ -346,7 +346,7 @@ class TestNonsense:
 
     def test_a_head_that_is_not_http(self, canned: Any, either: Any) -> None:
         with backend_at(canned(*[b"SSH-2.0-OpenSSH\r\n"] * 3), clock=Hurried(), timeouts=TIMEOUTS) as backend:
-            with pytest.raises(BackendError, match="broke the connection off"):
+            with pytest.raises(BackendError, match="is not HTTP"):
                 either(backend)
 
 
