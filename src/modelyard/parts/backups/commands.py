@@ -1,7 +1,7 @@
 """`modelyard backup` and `modelyard restore`."""
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import click
@@ -24,6 +24,7 @@ from modelyard.parts.backups import restoring
 from modelyard.parts.backups.sums import sums_file, write_sums
 from modelyard.parts.copying import size_of, taken_name
 from modelyard.platform.artifacts import artifacts_folder
+from modelyard.platform.operations.files import folder_or_nothing
 
 
 @click.command()
@@ -38,12 +39,14 @@ def backup(store: StoreName, file: Path) -> None:
     if not file.name.isprintable():
         raise click.ClickException("the name of a backup has printable characters only, for its file of digests")
     _require_free(file, sums_file(file))
-    with opened(store) as platform:
-        try:
-            lost = platform.backup(file)
-        except FileExistsError as taken:
-            raise click.ClickException(str(taken)) from taken
-    sums = write_sums(file)
+    with folder_or_nothing(artifacts_folder(file), str(file)):
+        with opened(store) as platform:
+            try:
+                lost = platform.backup(file)
+            except FileExistsError as taken:
+                raise click.ClickException(str(taken)) from taken
+        with _removed_if_it_fails(file, sums_file(file)):
+            sums = write_sums(file)
     click.echo(f"wrote {file}, {len(sums.artifacts)} files in {artifacts_folder(file)}, and {sums_file(file)}")
     if lost:
         raise click.ClickException(
@@ -99,6 +102,16 @@ def restore(file: Path, target: StoreName | None, artifacts: str | None, check: 
             restoring.to_database(found, store, place, parts)
     if target is not None:
         click.echo(f"{printable_store(target)} has {_counts(found)}, each compared with the backup")
+
+
+@contextmanager
+def _removed_if_it_fails(*files: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for file in files:
+            file.unlink(missing_ok=True)
+        raise
 
 
 def _counts(found: restoring.Examined) -> str:
