@@ -1,5 +1,6 @@
 """`modelyard backup` and `modelyard restore`."""
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -24,7 +25,6 @@ from modelyard.parts.backups import restoring
 from modelyard.parts.backups.sums import sums_file, write_sums
 from modelyard.parts.copying import size_of, taken_name
 from modelyard.platform.artifacts import artifacts_folder
-from modelyard.platform.operations.files import folder_or_nothing
 
 
 @click.command()
@@ -39,7 +39,7 @@ def backup(store: StoreName, file: Path) -> None:
     if not file.name.isprintable():
         raise click.ClickException("the name of a backup has printable characters only, for its file of digests")
     _require_free(file, sums_file(file))
-    with folder_or_nothing(artifacts_folder(file), str(file)):
+    with _folder_or_nothing(Path(artifacts_folder(file)), file):
         with opened(store) as platform:
             try:
                 lost = platform.backup(file)
@@ -102,6 +102,18 @@ def restore(file: Path, target: StoreName | None, artifacts: str | None, check: 
             restoring.to_database(found, store, place, parts)
     if target is not None:
         click.echo(f"{printable_store(target)} has {_counts(found)}, each compared with the backup")
+
+
+@contextmanager
+def _folder_or_nothing(folder: Path, file: Path) -> Iterator[None]:
+    """Remove a folder that the block has made, if it fails without the file to which that belongs."""
+    new = not folder.exists()
+    try:
+        yield
+    except BaseException:
+        if new and not file.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 @contextmanager

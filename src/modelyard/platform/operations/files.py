@@ -1,10 +1,9 @@
 """Whether each record has the files that it names, with the bytes that they had; and backups in which each one has."""
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import attrs
 
@@ -53,18 +52,6 @@ def _faults(runtime: Runtime, read: bool) -> Iterator[FileFault]:
                 yield FileFault(type(record).__name__, record.id, record.entity, name, str(fault))
 
 
-@contextmanager
-def folder_or_nothing(folder: str, file: str) -> Iterator[None]:
-    """Remove a folder that the block has made, if it fails without the file to which that belongs."""
-    new = not os.path.lexists(folder)
-    try:
-        yield
-    except BaseException:
-        if new and not os.path.lexists(file):
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
 def back_up(runtime: Runtime, path: str) -> list[FileFault]:
     """Copy the store to `path`, and artifacts to the folder next to it; return the records that have lost theirs.
 
@@ -80,10 +67,7 @@ def back_up(runtime: Runtime, path: str) -> list[FileFault]:
     if not os.path.isdir(parent):
         raise InvalidInput.at("path", msg=f"there is no folder {parent}; make it first, or name another place")
     folder, before = artifacts_folder(path), None
-    with (
-        folder_or_nothing(folder, path),
-        tempfile.TemporaryDirectory(prefix=f".{name}.", dir=parent) as unfinished,
-    ):
+    with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=parent) as unfinished:
         copy = os.path.join(unfinished, name)
         while True:
             runtime.store.backup(copy)
