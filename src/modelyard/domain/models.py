@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.record import Index, Record, brief, digests_of, frozen_mapping, sequence_field
+from modelyard.domain.record import Index, Record, brief, digests_of, frozen_mapping, in_notebook, sequence_field
 from modelyard.errors import InvalidInput, Problem
 
 
@@ -25,7 +25,7 @@ class Model:
     run_id: str | None = attrs.field(default=None, repr=False)
     last_step: int = 0
     seq: int = sequence_field()
-    __repr__ = brief
+    __repr__, _repr_html_ = brief, in_notebook
 
 
 @attrs.frozen

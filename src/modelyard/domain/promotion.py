@@ -15,7 +15,7 @@ from modelyard.domain.evaluation.objects import ObjectRef, OneObject, RefKind
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.statistics import CONFIDENCE
 from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping
+from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, in_notebook
 from modelyard.errors import InvalidInput
 
 MAX_ALIASES = 100
@@ -161,6 +161,7 @@ class CheckpointLineage:
     more: bool = False
     entries: tuple[str, ...] = ()
     base: Mapping[str, str] = EMPTY
+    _repr_html_ = in_notebook
 
     @property
     def job_id(self) -> str | None:
@@ -193,6 +194,7 @@ class RunLineage:
     derived: tuple[EvaluationRun, ...]
     checkpoint: CheckpointLineage | None = None
     more: bool = False
+    _repr_html_ = in_notebook
 
 
 @attrs.frozen
@@ -215,6 +217,7 @@ class CompletionLineage:
     cost: Decimal
     created_at: datetime
     price: Mapping[str, str] = EMPTY
+    _repr_html_ = in_notebook
 
 
 def checkpoint_ref(model: Model, step: int) -> ObjectRef:

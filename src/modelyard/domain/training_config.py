@@ -62,6 +62,10 @@ class TrainingConfig:
     def check_rows(self, rows: int) -> None:
         """Raise `InvalidInput` where so many rows do not suit the settings."""
 
+    def of_round(self, number: int, rounds: int) -> Self:
+        """Return the settings of a round of a loop, after `number` others."""
+        return self
+
 
 @attrs.frozen(kw_only=True)
 class RLConfig(TrainingConfig):
@@ -123,6 +127,9 @@ class RLConfig(TrainingConfig):
             ("kl_penalty_reference_step", reference is None or reference >= 0, "must be a step, 0 or more"),
             ("packed_sequence_length", self.packed_sequence_length >= 1, "must be 1 or more"),
         ]
+
+    def step_rates(self, steps: int) -> Sequence[float]:
+        return (self.learning_rate,) * steps
 
     @classmethod
     def resolve(cls, given: Mapping[str, Any]) -> Self:

@@ -172,7 +172,8 @@ class TrainingLoop:
             )
         stored = self.record.put(map(GROUPS.dump, groups))
         method = METHODS[JobKind.RL].of(self.runtime.trainers, self.model.base_model)
-        request = JobRequest(method, self.model, method.config.resolve(self.config.training), None, self.needs)
+        config = method.config.resolve(self.config.training).of_round(self.rounds, self.config.rounds)
+        request = JobRequest(method, self.model, config, None, self.needs)
         data = {**own(stored), "rows": len(groups), "loop_id": self.claimed.job.id}
         job = new_job(self.runtime, self.principal, request, data)
 
