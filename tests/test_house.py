@@ -438,6 +438,7 @@ def docstrings() -> Iterator[tuple[str, str, str]]:
                 yield name, getattr(node, "name", ""), text
 
 
+@pytest.mark.slow
 def test_no_docstring_is_brief_or_repeated() -> None:
     found = [(f"{file}: {name}", text) for file, name, text in docstrings() if not file.startswith(UNFINISHED)]
     assert [(place, text) for place, text in found if len(text.split()) <= 4 and text not in BRIEF] == []

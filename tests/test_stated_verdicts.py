@@ -107,6 +107,11 @@ It failed
 Вердикт: нет
 nein
 hardly correct
+it is far from correct
+far from being correct
+anything but correct
+nowhere near correct
+scarcely correct
 Verdict: 'no'
 No\\n\\nExplanation: although it is true that A holds, B does not.
 NO\\n**Reason:** it would be true without the last line

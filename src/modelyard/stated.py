@@ -79,7 +79,8 @@ _NOT_A_NOUN = (
     r"(?:it|this|that|these|those|the|there|i|we|you|he|she|they|because|since|as|but|and|so|not|its|not?|is|was|an?)\b"
 )
 _NEGATION = (
-    rf"(?:not(?!\s+only\b)|never|nothing|none|hardly|cannot|no longer|by no means|in no way|[a-z]{{1,10}}n['’]t){_END}"
+    r"(?:not(?!\s+only\b)|never|nothing|none|hardly|scarcely|cannot|no longer|by no means|in no way|far from"
+    rf"|nowhere near|anything but|[a-z]{{1,10}}n['’]t){_END}"
 )
 _ADVERB = r"\s+(?:[a-z]+ly|quite|at|all|so|very|really|the|an?|be|is|are|being|considered|deemed|in|fact)"
 _VERDICT = re.compile(

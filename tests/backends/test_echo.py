@@ -23,6 +23,7 @@ from modelyard.domain.completion import (
     ResponseFormat,
     ResponseType,
     Role,
+    Sampling,
     Tool,
     ToolChoice,
     ToolMode,
@@ -165,3 +166,14 @@ def test_what_would_make_an_echo_longer_is_refused_by_name(option: Any) -> None:
                 platform.chat.complete(model="echo", messages="hi", **option, **more)
         off: Any = {"min_tokens": 0, "ignore_eos": False}
         assert platform.chat.complete(model="echo", messages="hi", **off).text == "hi"
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_an_echo_ends_at_a_stop_token(streamed: bool) -> None:
+    stop = Sampling(stop_token_ids=(7, echo.token_id(" b")))
+    told = answer("a b c b", streamed=streamed, return_token_ids=True, sampling=stop)
+    assert (told.message.text, told.finish_reason) == ("a b", FinishReason.STOP)
+    assert told.token_ids == (echo.token_id("a"), echo.token_id(" b"))
+    assert answer("a b", streamed=streamed, max_tokens=1, sampling=stop).finish_reason is FinishReason.LENGTH
+    continued = answer("", streamed=streamed, prompt=(5, 7, 9), return_token_ids=True, sampling=stop)
+    assert (continued.token_ids, continued.finish_reason) == ((5, 7), FinishReason.STOP)

@@ -36,9 +36,10 @@ RETRIES: Any = {
     "retry_timeout": timedelta(seconds=5),
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=0.5), "base": 2},
 }
-NTH = 25
+NTH = 10
 """One of so many answers is broken by a sabotage."""
-NTH_COMMIT = 10
+NTH_COMMIT = 7
+"""And of so many steps: steps of one kind come in twos and threes."""
 TURNS = 30
 """Of a worker, after which its loop ends: some seconds."""
 
@@ -154,3 +155,4 @@ SABOTAGES: dict[str, Callable[[], None]] = {
     "lose a file": lambda: None,
 }
 """What is broken, each found by another check. The campaign itself loses files."""
+OF_WORKERS = {"swallow a claim", "take from the living", "outlive its loop"}

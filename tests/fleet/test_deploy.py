@@ -7,16 +7,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from each import each_case
 from manifests import check_command, check_manifest, pods_of
+from modelyard import open_platform
+from modelyard.cli import main
 from modelyard.domain.job import Needs
 from modelyard.parts.clusters.kubernetes import KubernetesJobs
+from modelyard.parts.retention.commands import keep
 
 pytestmark = pytest.mark.parts
 
+HOOK = "helm.sh/hook"
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
 DOC = DEPLOY.parents[1] / "docs" / "how-to" / "run-on-many-machines.md"
 
@@ -51,6 +57,40 @@ def test_what_writes_into_the_folder_waits_until_it_may() -> None:
             "folder": {"condition": "service_completed_successfully"},
         }
     assert "healthcheck" in services["postgres"]
+
+
+def test_all_that_stays_comes_back_with_the_machine() -> None:
+    services = compose()["services"]
+    assert {name for name, one in services.items() if one.get("restart") == "unless-stopped"} == {*services} - {
+        "folder"
+    }
+
+
+def test_the_database_is_healthy_once_it_listens_to_others() -> None:
+    """While its image makes the database, a server listens on a socket of the container alone, and is restarted."""
+    words = compose()["services"]["postgres"]["healthcheck"]["test"]
+    assert words[words.index("-h") + 1] == "127.0.0.1"
+
+
+@pytest.mark.servers
+def test_what_runs_before_an_installation_passes_a_database_without_tables(yard_address: str) -> None:
+    """And one that has them: it runs before each upgrade, too."""
+    hooks = [one for one in manifests() if "pre-install" in one["metadata"].get("annotations", {}).get(HOOK, "")]
+    commands = [pod["containers"][0]["args"] for one in hooks for pod in pods_of(one)]
+    assert [words[0] for words in commands] == ["migrate"]
+    for _ in range(2):
+        for words in commands:
+            asked = [yard_address if word == "postgresql://yard@postgres/yard" else word for word in words]
+            done = CliRunner().invoke(main, asked)
+            assert done.exit_code == 0, done.output
+        open_platform(yard_address).close()
+
+
+def test_the_chart_keeps_whatever_can_be_kept_for_a_time() -> None:
+    what = next(one for one in keep.params if one.name == "what")
+    assert isinstance(what.type, click.Choice)
+    schema = json.loads((DEPLOY / "chart" / "values.schema.json").read_text())
+    assert {*schema["properties"]["keep"]["properties"]} == {*what.type.choices}
 
 
 @pytest.mark.parametrize("file", ["compose.yaml", "kubernetes.yaml", "chart/templates/NOTES.txt"])

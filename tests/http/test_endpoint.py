@@ -43,6 +43,7 @@ def test_only_the_catalogue_the_documents_and_the_probes_are_public() -> None:
     }
 
 
+@pytest.mark.slow
 @each_case("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")
 def test_every_other_route_asks_who_calls(client: Any, route: Any) -> None:
     def check(case: tuple[str | None, str]) -> None:

@@ -68,6 +68,7 @@ def test_a_platform_without_its_artifacts_is_ready_and_says_so(
         assert client.send("GET", "/readyz", key="").json == OK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["store", "artifacts"])
 def test_what_hangs_is_away_and_keeps_no_probe_waiting(
     client_for: Any, yard_file: Path, clock: LaterClock, part: str, monkeypatch: pytest.MonkeyPatch

@@ -23,6 +23,7 @@ def test_its_artifacts_are_not_swept_as_orphans(tmp_path: Path) -> None:
         assert kept.read() == b"{}\n"
 
 
+@pytest.mark.slow
 def test_an_entity_is_not_erased_in_part(tmp_path: Path) -> None:
     with open_platform(tmp_path / "yard.db") as platform:
         platform.compat.files.create("rows.jsonl", b"{}\n", purpose="user_data")

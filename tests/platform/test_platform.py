@@ -157,6 +157,7 @@ def test_a_backup_refuses_a_place_that_is_taken(tmp_path: Path) -> None:
     assert (tmp_path / "copy.db").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_deleting_an_entity_leaves_no_record_and_no_file_of_it_and_all_of_the_others() -> None:
     with open_platform() as platform:
         gone, kept = platform.keys.create("gone").key.principal(), platform.keys.create("kept").key.principal()

@@ -139,29 +139,34 @@ def record() -> dict[Path, dict[str, Any]]:
     with open_platform(clock=clock, randomness=Random(7).randbytes) as platform:
         platform.worker().beat()
         recorder = Recorder(client_of(platform))
-        _catalogue_and_chat(recorder)
-        _tokens(recorder)
-        _training(recorder, platform)
-        _objects(recorder)
-        _runs(recorder, platform)
-        _uploads(recorder)
-        _files(recorder)
-        _batches(recorder)
-        _fine_tuning(recorder, platform)
-        for path in ("/v1/health", "/v1/system-check", "/livez", "/readyz", "/health"):
-            recorder.send("GET", path)
-        _administration(recorder, platform)
-        _traces(recorder)
-        _responses(recorder)
-        traffic = {"name": "asked", "model": "echo", "redact": ["email"], "train": "support/replies"}
-        collection = recorder.send("POST", f"{V1}/traffic-datasets", traffic)["id"]
-        recorder.send("GET", f"{V1}/traffic-datasets/{collection}")
-        recorder.send("POST", f"{V1}/traffic-datasets/{collection}/cancel")
-        recorder.send("GET", f"{V1}/traffic-datasets")
-        _commands(recorder, platform)
-        for record_part in in_common("record").values():
-            record_part(recorder, platform)
+        call_all(recorder, platform)
     return {file: dict(sorted(found.items())) for file, found in recorder.examples.items()}
+
+
+def call_all(recorder: Recorder, platform: Platform) -> None:
+    """Call every operation, while a worker is alive."""
+    _catalogue_and_chat(recorder)
+    _tokens(recorder)
+    _training(recorder, platform)
+    _objects(recorder)
+    _runs(recorder, platform)
+    _uploads(recorder)
+    _files(recorder)
+    _batches(recorder)
+    _fine_tuning(recorder, platform)
+    for path in ("/v1/health", "/v1/system-check", "/livez", "/readyz", "/health"):
+        recorder.send("GET", path)
+    _administration(recorder, platform)
+    _traces(recorder)
+    _responses(recorder)
+    traffic = {"name": "asked", "model": "echo", "redact": ["email"], "train": "support/replies"}
+    collection = recorder.send("POST", f"{V1}/traffic-datasets", traffic)["id"]
+    recorder.send("GET", f"{V1}/traffic-datasets/{collection}")
+    recorder.send("POST", f"{V1}/traffic-datasets/{collection}/cancel")
+    recorder.send("GET", f"{V1}/traffic-datasets")
+    _commands(recorder, platform)
+    for record_part in in_common("record").values():
+        record_part(recorder, platform)
 
 
 def _administration(yard: Recorder, platform: Platform) -> None:

@@ -363,7 +363,7 @@ def test_a_failing_test_shows_what_was_refused_in_python_which_fails_none(pytest
         pytester,
         """
 import pytest
-from modelyard.errors import ModelNotFound
+from modelyard.errors import InvalidInput, ModelNotFound
 
 seen = []
 pytestmark = pytest.mark.yard(observer=seen.append)
@@ -372,6 +372,8 @@ def test_that_fails(yard, yard_openai):
     with pytest.raises(ModelNotFound):
         yard.chat.complete(model="missing", messages="hello")
     assert [event.code for event in seen] == ["model_not_found"]
+    with pytest.raises(InvalidInput):
+        yard.chat.complete(model="missing", messages="hello", temperature=3)
     yard_openai.models.list()
     assert not seen
 
@@ -382,7 +384,12 @@ def test_that_is_fine(yard):
     )
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
-        ["*requests of this test*", "1. 200 GET *models*", "404 in Python: chat with 'missing': model_not_found"]
+        [
+            "*requests of this test*",
+            "1. 200 GET *models*",
+            "404 in Python: chat with 'missing': model_not_found",
+            "422 in Python: chat with 'missing': invalid_input",
+        ]
     )
 
 

@@ -3,9 +3,9 @@ begins at each space and each line break, and a word of more than `LONGEST` char
 log-probability is 0, there are no alternatives, and there is no end-of-turn token."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, repeat
-from typing import Any
+from typing import Any, TypeVar
 from zlib import crc32
 
 import attrs
@@ -34,6 +34,8 @@ from modelyard.protocols import Capabilities, Deltas, ServedModel
 
 _text_delta, _logprob = maker(Delta), maker(TokenLogprob)
 _REQUIRED, _TEXT, _USER, _STOP = ToolMode.REQUIRED, ResponseType.TEXT, Role.USER, FinishReason.STOP
+
+T = TypeVar("T")
 
 LONGEST, _FEW = 1024, 4
 _TOKEN = re.compile(rf"[ \n]?[^ \n]{{1,{LONGEST}}}|[ \n]")
@@ -112,6 +114,8 @@ class EchoBackend:
         if request.tool_choice.mode is _REQUIRED or request.response_format.type is not _TEXT:
             return _structured(request)
         text = _last_user_text(request.messages)
+        if request.sampling.stop_token_ids:
+            text = "".join(_up_to_stop(split_tokens(text), token_id, request))
         if request.extras and request.extras.get("reasoning_effort", "none") != "none":
             return stream_message(Message(Role.ASSISTANT, text, reasoning=text), request)
         return _answer(text, request)
@@ -119,6 +123,12 @@ class EchoBackend:
     def embed(self, request: "embedding.EmbeddingRequest", model: ServedModel) -> "Iterator[embedding.EmbeddedBatch]":
         """Embed by the words of each input: see `word_embedding`. Raises `ContextLengthExceeded`."""
         return word_embedding.embedded(request, model, CERTAIN.embedding_size, count)
+
+
+def _up_to_stop(tokens: list[T], id_of: Callable[[T], int | None], request: CompletionRequest) -> list[T]:
+    """Return the tokens up to the first one that ends an answer, and it too."""
+    stops = request.sampling.stop_token_ids
+    return tokens[: next((at + 1 for at, token in enumerate(tokens) if id_of(token) in stops), len(tokens))]
 
 
 def _structured(request: CompletionRequest) -> Iterator[Deltas]:
@@ -155,7 +165,7 @@ def _given(id_: int) -> TokenLogprob:
 
 def _continued(request: CompletionRequest) -> Iterator[Delta]:
     prompt, text = _prompt(request), instances.structured_text(request)
-    entries = prompt if text is None else _words(text)
+    entries = _up_to_stop(prompt if text is None else _words(text), lambda entry: entry.id, request)
     kept = entries[: request.max_tokens]
     scored: tuple[TokenLogprob, ...] = ()
     if (count := request.prompt_logprobs) is not None:

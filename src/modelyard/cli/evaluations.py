@@ -12,7 +12,7 @@ from modelyard.cli.names import RUN_HELP, run_named, run_title
 from modelyard.cli.terminal import PlaceType, StoreName, json_option, opened, show, show_fields, store_option
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.report.evaluations.export import check_report_path
-from modelyard.report.numbers import id_text, model_text, ref_text, scorer_text
+from modelyard.report.numbers import id_text, model_text, ref_text, score_text, scorer_text
 from modelyard.report.terminal import log_to_terminal
 
 project_option = click.option("--project", help="The project; by default that of the platform.")
@@ -121,9 +121,8 @@ def _run_row(run: EvaluationRun, whole: bool) -> tuple[object, ...]:
     score = (run.summary or {}).get("mean")
     if whole:
         return run.id, run.evaluation, run.model, run.project, run.state, scorer_text(run), score, run.started_at
-    shown = round(score, 4) if isinstance(score, int | float) else None
     names = id_text(run.id), ref_text(run.evaluation), model_text(run), run.project, run.state
-    return *names, scorer_text(run), shown, run.started_at
+    return *names, scorer_text(run), score_text(run), run.started_at
 
 
 @runs.command("show")

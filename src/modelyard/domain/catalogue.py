@@ -1,5 +1,6 @@
 """The model catalogue: which models are listed, and at what price (specification 2.1)."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import date
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from modelyard.domain.record import Index, Record, frozen_mapping
+from modelyard.domain.record import Index, Record, WrittenMapping
 from modelyard.errors import InvalidInput, Problem
 
 
@@ -143,7 +144,8 @@ class Pricing:
     @cached_property
     def texts(self) -> Mapping[str, str]:
         prices = {field.name: getattr(self, field.name) for field in attrs.fields(Pricing)}
-        return frozen_mapping({name: f"{price:f}" for name, price in prices.items() if price})
+        texts = {name: f"{price:f}" for name, price in prices.items() if price}
+        return WrittenMapping(json.dumps(texts, separators=(",", ":")))
 
 
 @attrs.frozen

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.frozen_fast import copies, quick_init
-from modelyard.domain.record import EMPTY, Index, Record, brief, frozen_mapping, sequence_field
+from modelyard.domain.record import EMPTY, Index, Record, brief, frozen_mapping, in_notebook, sequence_field
 from modelyard.errors import Problem
 
 
@@ -333,6 +333,7 @@ class Completion:
     model: str
     choices: tuple[Choice, ...]
     usage: Usage
+    _repr_html_ = in_notebook
 
     @property
     def text(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from modelyard.domain.evaluation.objects import ObjectRef, RefKind
-from modelyard.domain.record import Index, Record, brief, digests_of, frozen_mapping, sequence_field
+from modelyard.domain.record import Index, Record, brief, digests_of, frozen_mapping, in_notebook, sequence_field
 from modelyard.errors import InvalidInput, Problem
 
 
@@ -27,7 +27,7 @@ class Model:
     last_step: int = 0
     seq: int = sequence_field()
     word: ClassVar[str] = "step"
-    __repr__ = brief
+    __repr__, _repr_html_ = brief, in_notebook
 
     def ref_of(self, step: int) -> ObjectRef:
         """Return the reference of a checkpoint."""

@@ -15,7 +15,7 @@ from modelyard.domain.evaluation.objects import ObjectRef, OneObject
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.statistics import CONFIDENCE
 from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping
+from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, in_notebook
 from modelyard.errors import InvalidInput
 
 MAX_ALIASES = 100
@@ -181,6 +181,7 @@ class CheckpointLineage:
     more: bool = False
     entries: tuple[str, ...] = ()
     base: Mapping[str, str] = EMPTY
+    _repr_html_ = in_notebook
 
     @property
     def job_id(self) -> str | None:
@@ -213,6 +214,7 @@ class RunLineage:
     derived: tuple[EvaluationRun, ...]
     checkpoint: CheckpointLineage | None = None
     more: bool = False
+    _repr_html_ = in_notebook
 
 
 @attrs.frozen
@@ -235,3 +237,4 @@ class CompletionLineage:
     cost: Decimal
     created_at: datetime
     price: Mapping[str, str] = EMPTY
+    _repr_html_ = in_notebook

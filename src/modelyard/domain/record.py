@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
+from importlib import import_module
 from json.scanner import make_scanner
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
@@ -108,6 +109,11 @@ def sequence_field() -> int:
     It is not part of the record's value: records that differ in it alone are equal.
     """
     return attrs.field(default=0, eq=False, repr=False)
+
+
+def in_notebook(value: object) -> str:
+    """Return what a notebook shows of a value, where the part `reports` is."""
+    return import_module("modelyard.report").value_notebook(value)  # type: ignore[no-any-return]
 
 
 def brief(value: Any) -> str:

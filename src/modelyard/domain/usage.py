@@ -13,7 +13,7 @@ from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import Usage
 from modelyard.domain.frozen_fast import copies, maker, quick_init
 from modelyard.domain.identity import ApiKey
-from modelyard.domain.record import KEY, Index, Record, sequence_field
+from modelyard.domain.record import KEY, Index, Record, in_notebook, sequence_field
 
 EXACT = Context(prec=200, traps=[Inexact, InvalidOperation])
 """The context for arithmetic on money, in any thread: a result that would be rounded raises `Inexact`. Prices have at
@@ -150,11 +150,17 @@ _COUNTED = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "
 SUM_BY = {"entity": "entity", "project": "project", "model": "model", "key": "key_id", "day": "day"}
 
 
-def summed(totals: Iterable[UsageTotal], by: Sequence[str]) -> list[UsageSum]:
+class SummedUsage(list[UsageSum]):
+    """Sums that a notebook shows as a table."""
+
+    _repr_html_ = in_notebook
+
+
+def summed(totals: Iterable[UsageTotal], by: Sequence[str]) -> SummedUsage:
     groups: dict[tuple[str, ...], list[UsageTotal]] = {} if by else {(): []}
     for total in totals:
         groups.setdefault(tuple(getattr(total, SUM_BY[name]) for name in by), []).append(total)
-    return [_sum(groups[values], dict(zip(by, values, strict=True))) for values in sorted(groups)]
+    return SummedUsage(_sum(groups[values], dict(zip(by, values, strict=True))) for values in sorted(groups))
 
 
 def _sum(totals: Sequence[UsageTotal], apart: Mapping[str, Any]) -> UsageSum:

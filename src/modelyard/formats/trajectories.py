@@ -26,13 +26,17 @@ _REASONS = {reason.value: reason for reason in FinishReason} | {"function_call":
 
 @attrs.frozen
 class _OfServers:
-    """The members of answers that servers add as they like: any, unless it is one of ours, misspelt."""
+    """The members of answers that servers add as they like: any, unless it is one of ours, misspelt, or says what to
+    train."""
 
     ours: Collection[str]
     known: Collection[str] = ()
 
     def __contains__(self, name: str) -> bool:
-        return name in self.known or not nearest(name, self.ours)
+        return name in self.known or not (nearest(name, self.ours) or nearest(name, _WISHES, 0.8))
+
+
+_WISHES = ("weight", "loss_weight", "loss_mask", "train", "trainable")
 
 
 def _check_finite(instance: object, attribute: Any, value: float) -> None:

@@ -10,6 +10,7 @@ from modelyard.domain.job import Job
 from modelyard.domain.record import EMPTY
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, requester_spec, require_claim
 from modelyard.platform.jobs.queue import announce, cancel, enqueue, succeed
+from modelyard.platform.owned import store_texts
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
 
@@ -31,7 +32,8 @@ def submit_job(
     whole = {**spec, "asker": requester_spec(runtime, principal)}
     place = (principal.entity, project or runtime.project)
     requested = Job(job_id, kind, *place, job_id, now, whole, idempotency_key=idempotency_key)
-    job = runtime.store.transact(lambda tx: enqueue(tx, requested, runtime.settings.max_queued_jobs))
+    most = runtime.settings.max_queued_jobs
+    job = store_texts(runtime, requested.entity, lambda tx: enqueue(tx, requested, most))
     return announce(runtime, job) if job.id == job_id else job
 
 

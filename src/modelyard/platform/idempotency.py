@@ -8,8 +8,10 @@ import attrs
 
 from modelyard.domain.identity import EXPIRED_AT_ONCE, AnsweredRequest, KeyedRequest
 from modelyard.errors import IdempotencyKeyUsed
+from modelyard.platform.owned import unless_deleted
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.platform import Platform
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Store, Tx
 
 T = TypeVar("T")
@@ -26,15 +28,16 @@ class AlreadyAnswered(Exception):
 class RecordingStore:
     """A store that records, in its next transaction, the answer to a request: `show` of the outcome."""
 
-    def __init__(self, store: Store, request: KeyedRequest, show: Callable[[Any], str]) -> None:
-        self._store, self._request, self._show = store, request, show
-        self._recorded = False
+    def __init__(self, runtime: Runtime, request: KeyedRequest, show: Callable[[Any], str]) -> None:
+        self._runtime, self._store, self._request, self._show = runtime, runtime.store, request, show
+        self._recorded, self._began = False, runtime.clock.monotonic()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
-        outcome = self._store.transact(step if self._recorded else self._recording(step), durable)
+        first = unless_deleted(self._runtime, self._request.principal.entity, self._began, self._recording(step))
+        outcome = self._store.transact(step if self._recorded else first, durable)
         self._recorded = True
         return outcome
 
@@ -60,7 +63,7 @@ def answer_once(
     known = runtime.store.read(lambda snapshot: find_answer(snapshot, request))
     if known is not None:
         return known
-    store = cast(Store, RecordingStore(runtime.store, request, show))
+    store = cast(Store, RecordingStore(runtime, request, show))
     try:
         return show(create(Platform(attrs.evolve(runtime, store=store), platform._principal, platform._life)))
     except AlreadyAnswered as meanwhile:

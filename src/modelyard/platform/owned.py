@@ -49,8 +49,8 @@ def _found(tx: Tx, record: Record, lookup: str, id: str) -> Iterator[Any]:
 
 
 def mark_deleted(tx: Tx, entity: str, now: datetime) -> None:
-    known = tx.find(DeletedEntity, KEY, digest(entity))
-    (tx.add if known is None else tx.replace)(DeletedEntity(digest(entity), now))
+    known = tx.find(DeletedEntity, KEY, _mark_id(entity))
+    (tx.add if known is None else tx.replace)(DeletedEntity(_mark_id(entity), now))
 
 
 def unless_deleted(runtime: Runtime, entity: str, began: float, keep: Callable[[Tx], T]) -> Callable[[Tx], T]:
@@ -65,3 +65,9 @@ def unless_deleted(runtime: Runtime, entity: str, began: float, keep: Callable[[
         return keep(tx)
 
     return step
+
+
+def store_texts(runtime: Runtime, entity: str, keep: Callable[[Tx], T], began: float | None = None) -> T:
+    """Run the step `keep` of a request that began at this monotonic time, or now. Raises as `unless_deleted`."""
+    since = runtime.clock.monotonic() if began is None else began
+    return runtime.store.transact(unless_deleted(runtime, entity, since, keep))

@@ -1,30 +1,22 @@
 """Numbers of an evaluation in the form that people read."""
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal
+from typing import Any
 
 from modelyard.domain.evaluation.aggregate import Aggregate
 from modelyard.domain.evaluation.comparison import MetricComparison
+from modelyard.domain.evaluation.metrics import NONE as NONE
 from modelyard.domain.evaluation.metrics import MetricKind
+from modelyard.domain.evaluation.metrics import mean_text as mean_text
 from modelyard.domain.evaluation.objects import ObjectRef
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.statistics import Interval
 from modelyard.report.table import printable
 
-NONE = "–"
 MOST_PROMPT = 60
 _DIGEST = re.compile(r"[\w-]{43}|[0-9a-f]{64}")
-
-
-def mean_text(value: float | None, kind: MetricKind | None) -> str:
-    """Format a mean; of bools, a share in per cent.
-
-    >>> mean_text(0.8125, Kind.BINARY), mean_text(0.8125, Kind.CONTINUOUS), mean_text(None, None)
-    ('81.2 %', '0.8125', '–')
-    """
-    if value is None:
-        return NONE
-    return f"{value * 100:.1f} %" if kind is MetricKind.BINARY else f"{value:.4g}"
 
 
 def value_text(value: float | None, kind: MetricKind | None) -> str:
@@ -64,6 +56,22 @@ def scorer_text(run: EvaluationRun) -> str:
     named = (run.summary or {}).get("scorer")
     name = named if isinstance(named, str) else NONE
     return f"{name}, rescored" if run.source_evaluation_run_id is not None else name
+
+
+def score_text(run: EvaluationRun) -> str:
+    """Format the score of a run as `mean_text` does; of a run that was stored without its kind, as a number."""
+    return stored_mean_text(run.summary or {})
+
+
+def stored_mean_text(entry: Mapping[str, Any]) -> str:
+    """Format the mean of a metric in a stored summary."""
+    mean = entry.get("mean")
+    return mean_text(mean if isinstance(mean, int | float) else None, stored_kind(entry))
+
+
+def stored_kind(entry: Mapping[str, Any]) -> MetricKind | None:
+    """Return whether the values of a metric in a stored summary are bools; None if they are not, or nothing is said."""
+    return MetricKind.BINARY if entry.get("kind") == MetricKind.BINARY else None
 
 
 def _short_version(version: str) -> str:

@@ -159,7 +159,7 @@ class Projection:
     ) -> None:
         self._columns, self._nones = columns, nones
         self._converts = {at: convert for at, convert in enumerate(converts) if convert is not None}
-        self.raw: Callable[[object], tuple[Any, ...]] = _reader([column.name for column in columns])
+        self.raw: Callable[[object], tuple[Any, ...]] = _reader(*[column.name for column in columns])
         self._conversions: dict[tuple[type, ...], Conversion] = {}
         self._admitted: set[tuple[int, type]] = set()
 
@@ -246,7 +246,8 @@ class Projection:
         return conversion
 
 
-def _reader(names: Sequence[str]) -> Callable[[object], tuple[Any, ...]]:
+@cache
+def _reader(*names: str) -> Callable[[object], tuple[Any, ...]]:
     if len(names) > 1:
         return attrgetter(*names)
     if not names:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from types import CodeType, MappingProxyType
 from typing import Any
 
-from modelyard.domain.record import WrittenMapping
+from modelyard.domain.record import EMPTY, WrittenMapping
 from modelyard.stores import json_values
 
 Convert = Callable[[Any], Any]
@@ -274,13 +274,19 @@ _USUAL: Mapping[Convert, Callable[[Sequence[str]], str]] = {
 }
 """Conversions that return the value as it is, or raise; and a condition under which none of them raises."""
 
-_NAMED: Mapping[str, Any] = {"utc": UTC, "utc_text": utc_text, "written": WrittenMapping, "json": json_values}
+_NAMED: Mapping[str, Any] = {
+    "utc": UTC,
+    "utc_text": utc_text,
+    "written": WrittenMapping,
+    "empty": EMPTY,
+    "json": json_values,
+}
 _IN_PLACE: Mapping[Convert | None, tuple[str, str]] = {
     decimal: (" and {}.is_finite()", "{}"),
     dump_decimal: (" and {}.is_finite()", "str({})"),
     utc: (" and {}.tzinfo is utc", "{}"),
     dump_time: (" and {}.tzinfo is utc", "utc_text({})"),
-    json_values.frozen: ("", "({0} if type({0}) is written else json.frozen({0}))"),
+    json_values.frozen: ("", "({0} if {0} is empty or type({0}) is written else json.frozen({0}))"),
     json_values.dump: ("", "({0}.text if type({0}) is written else json.dump({0}))"),
 }
 """Conversions as expressions, each with the condition under which it holds."""

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from operator import itemgetter
 from typing import Any
 
@@ -108,8 +109,8 @@ class SortedEntries:
 class _Unique:
     """Keys by the values of a unique key. Records with None among these values are exempt from uniqueness."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
-        self._values = Projection(columns)
+    def __init__(self, values: Projection) -> None:
+        self._values = values
         self._keys: dict[Key, Key] = {}
 
     def taken(self, record: object, key: Key) -> bool:
@@ -189,39 +190,61 @@ class _Listing:
             del self._groups[where]
 
 
+class _Reading:
+    """How records of one class are read and kept: the same in all stores of a process."""
+
+    def __init__(self, record: Record) -> None:
+        self.columns = columns = columns_of(record)
+        self._make = record.cls
+        kept = [(column, column.kind.keep) for column in columns.values()]
+        self._kept = Projection(*zip(*kept, strict=True))
+        self.shared: Callable[[Any], Any] = self._kept.unchanged(self._converted)
+        if record.sequence:
+            self.copied = Projection(*zip(*kept[:-1], strict=True)).copying(maker(record.cls))
+        self.settings: Callable[[object], Key] | None = self.reader(record.settings) if record.settings else None
+        self.key: Projection = Projection([columns[name] for name in record.key])
+        self.unique = {name: Projection([columns[c] for c in names]) for name, names in record.unique.items()}
+        self.noticed = self.reader(sorted({*viewed_columns(record), *record.settings}))
+
+    def reader(self, names: Sequence[str]) -> Callable[[object], Key]:
+        return Projection([self.columns[name] for name in names]).raw
+
+    def _converted(self, record: Any) -> Any:
+        values = self._kept.raw(record)
+        kept = self._kept.accept(values)
+        return record if kept is values else self._make(*kept)
+
+
+_reading = cache(_Reading)
+
+
 class Table:
     """The records of one class by key, and every view of them."""
 
     def __init__(self, record: Record) -> None:
-        columns = self._columns = columns_of(record)
+        reading = _reading(record)
+        self._columns = reading.columns
         self._cls = record.cls
         self.total_of: Callable[[Any], Any] | None = record.totals[1] if record.totals else None
-        kept = [(column, column.kind.keep) for column in columns.values()]
-        self._kept = Projection(*zip(*kept, strict=True))
-        self.shared: Callable[[Any], Any] = self._kept.unchanged(self._converted)
+        self.shared: Callable[[Any], Any] = reading.shared
         """Returns the record in a form that may be shared: itself, unless something in it is mutable.
 
         It raises `TypeError` or `ValueError` for what cannot be stored.
         """
         self.sequence: str | None = record.sequence
         if record.sequence:
-            self._copied = Projection(*zip(*kept[:-1], strict=True)).copying(maker(record.cls))
+            self._copied = reading.copied
         self._last = 0
-        self.settings: Callable[[object], Key] | None = self.reader(record.settings) if record.settings else None
-        self.key: Projection = Projection([columns[name] for name in record.key])
+        self.settings: Callable[[object], Key] | None = reading.settings
+        self.key: Projection = reading.key
+        self.reader: Callable[[Sequence[str]], Callable[[object], Key]] = reading.reader
+        """Returns a function that reads these columns of a record. Raises `KeyError`."""
         self.rows: dict[Key, Any] = {}
-        self.unique: dict[str, _Unique] = {
-            name: _Unique([columns[c] for c in names]) for name, names in record.unique.items()
-        }
+        self.unique: dict[str, _Unique] = {name: _Unique(values) for name, values in reading.unique.items()}
         self._record = record
         self._listings: dict[str, _Listing] = {}
         self._added: dict[Key, Any] = {}
-        self._noticed = self.reader(sorted({*viewed_columns(record), *record.settings}))
-
-    def _converted(self, record: Any) -> Any:
-        values = self._kept.raw(record)
-        kept = self._kept.accept(values)
-        return record if kept is values else self._cls(*kept)
+        self._noticed = reading.noticed
 
     def numbered(self, record: Any) -> Any:
         """Return the record as `shared` does, with the next number in the order of appearance."""
@@ -234,10 +257,6 @@ class Table:
         if name is None or getattr(record, name) == (number := getattr(old, name)):
             return self.shared(record)
         return self._copied(record, number)
-
-    def reader(self, names: Sequence[str]) -> Callable[[object], Key]:
-        """Return a function that reads these columns of a record. Raises `KeyError`."""
-        return Projection([self._columns[name] for name in names]).raw
 
     def refuse_taken(self, record: object, key: Key) -> None:
         """Raise `RecordConflict` if another record has one of its unique keys."""

@@ -318,6 +318,7 @@ def test_trials_that_agree_say_no_more_than_one_of_them() -> None:
     assert (once.low, once.high) == pytest.approx((expected.low, expected.high))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clusters", "count"), [([0, 0, 1, 1], 2), ([0, 1, 2, 2], 3)])
 def test_clusters_that_all_pass_have_the_interval_of_so_many_values(clusters: list[int], count: int) -> None:
     judged = run_of((prediction({"n": n, "text": text}), [score(True)]) for n, text in enumerate(clusters))

@@ -98,6 +98,7 @@ def test_commands_with_a_store_are_found() -> None:
     assert {"backup", "migrate", "doctor", "sweep", "keep", "serve", "work", "jobs list", "webhooks add"} <= names
 
 
+@pytest.mark.slow
 @each_case("name", WITH_STORE, ids=" ".join)
 def test_no_command_takes_another_address_for_a_file(name: tuple[str, ...], folder: Path) -> None:
     words = words_of(name, folder)
@@ -207,6 +208,7 @@ BLANK = ["", " ", "\t", "  \n"]
 """What a shell passes for a variable that is not set."""
 
 
+@pytest.mark.slow
 @each_case("name", WITH_STORE, ids=" ".join)
 def test_no_command_takes_an_empty_name_for_a_place(name: tuple[str, ...], folder: Path) -> None:
     open_platform(folder / "yard.db").close()

@@ -339,12 +339,12 @@ def test_an_empty_database_is_no_store_and_stays_empty(yard_address: str, tmp_pa
     for words in (
         ["backup", "--store", yard_address, "--artifacts", tmp_path / "files", tmp_path / "copy.db"],
         ["usage", "--store", yard_address],
-        ["migrate", "--store", yard_address],
         ["keys", "list", "--store", yard_address],
         ["doctor", "--store", yard_address],
         ["copy", yard_address, tmp_path / "copy.db"],
     ):
         assert "has no store yet" in call(*words, status=1).output
+    assert "has no tables yet" in call("migrate", "--store", yard_address).output
     assert not has_store(yard_address)
     assert [*tmp_path.iterdir()] == []
 

@@ -632,9 +632,9 @@ def test_rows_are_sliced_by_a_field_and_say_what_they_used() -> None:
         reader = Browser(Dashboard(platform, reader=host()), host="127.0.0.1")
         path = f"runs/{run.id}/rows"
         table = reader.get(path, field="topic")[1]
-        assert re.findall(r">(t&amp;\d)</a></td><td[^>]*>(\d)</td><td[^>]*>([\d.]+)</td>", table) == [
-            ("t&amp;0", "3", "0.3333"),
-            ("t&amp;1", "3", "0.3333"),
+        assert re.findall(r">(t&amp;\d)</a></td><td[^>]*>(\d)</td><td[^>]*>([\d.]+ %)</td>", table) == [
+            ("t&amp;0", "3", "33.3 %"),
+            ("t&amp;1", "3", "33.3 %"),
         ]
         shown = reader.get(path, field="topic", value="t&1")[1]
         assert re.findall(r"id=\"row-(\d)-0\"", shown) == ["1", "3", "5"]
@@ -690,12 +690,12 @@ def test_pages_of_long_runs_show_what_is_stored_at_once_and_the_rest_by_a_link(m
         monkeypatch.setattr(Rows, "__len__", None)  # the jobs know how many rows they have done
         reader = Browser(Dashboard(platform, reader=host()), host="127.0.0.1")
         pages: list[tuple[str, dict[str, str], str, str]] = [
-            ("runs", {"q": "quiz"}, "0.25</a>", "<small>"),
-            (f"runs/{before.id}", {}, "scores 0.25 by exact_match.", "Rows, the worst first"),
+            ("runs", {"q": "quiz"}, "25.0 %</a>", "<small>"),
+            (f"runs/{before.id}", {}, "scores 25.0 % by exact_match.", "Rows, the worst first"),
             (
                 "compare",
                 {"baseline": before.id, "candidate": after.id},
-                "scores 0.25 by exact_match.",
+                "scores 25.0 % by exact_match.",
                 "is not shown to differ",
             ),
             (f"runs/{after.id}/rows", {"field": "topic"}, "row-0-0", "Scores by topic"),
@@ -779,3 +779,17 @@ def test_a_part_whose_making_failed_is_made_by_the_next_reader() -> None:
     with pytest.raises(OSError, match="disk"):
         kept("key", fail)
     assert kept("key", lambda: Html("part")) == "part"
+
+
+def test_a_key_is_shown_by_its_name() -> None:
+    with open_platform() as platform:
+        made = platform.keys.create("acme", name="nightly")
+        key = platform.acting_as(made.key.principal())
+        key.chat.complete(model="echo", messages="x")
+        model = key.models.create("bot", base_model="tabular-mini")
+        key.models.promote(model, 0)
+        browser = Browser(Dashboard(platform))
+        browser.log_in(made.secret)
+        for page in (browser.get("usage", by="key")[1], browser.get(f"models/{model.id}")[1]):
+            assert "nightly" in page
+            assert made.key.id not in page

@@ -13,6 +13,7 @@ def shown(*topic: str) -> Result:
     return CliRunner().invoke(main, ["docs", *topic])
 
 
+@pytest.mark.slow
 @each_case("page", pages(), ids=lambda page: page.name)
 def test_a_page_is_found_by_its_name_its_path_and_its_title(page) -> None:
     assert shown(page.name).output.strip() == page.text.strip()
@@ -22,6 +23,7 @@ def test_a_page_is_found_by_its_name_its_path_and_its_title(page) -> None:
     assert page.text.strip() in found.output or page.name in found.output
 
 
+@pytest.mark.slow
 @each_case("page", [page for page in pages() if page.also], ids=lambda page: page.name)
 def test_a_page_is_found_by_its_other_words(page) -> None:
     for word in page.also:

@@ -194,6 +194,13 @@ def test_limits_of_a_key_hold(happened: list[Any]) -> None:
     assert [type(one) for one in happened[:2]] == [CompletionBooked, CompletionFailed]
 
 
+def test_an_observer_hears_of_parameters_that_cannot_be_read(happened: list[Any]) -> None:
+    with opened(EchoBackend(), happened) as platform:
+        with pytest.raises(InvalidInput):
+            platform.embeddings.create(model="echo", input=5, entity="acme")  # type: ignore[arg-type]
+    assert [(one.entity, one.model, one.status) for one in happened] == [("acme", "echo", 422)]
+
+
 # ---- faults ----
 
 

@@ -183,6 +183,7 @@ JSON = st.recursive(
 ODD = ("id", "epoch", "input", "target", "output", "scores", "model_usage", "started_at", "working_time", "error")
 
 
+@pytest.mark.slow
 @examples(150)
 @given(
     st.dictionaries(st.sampled_from([*ODD, "metadata"]), JSON),
@@ -298,6 +299,7 @@ def archive(folder: Path, method: int = zipfile.ZIP_DEFLATED) -> Path:
     return path
 
 
+@pytest.mark.slow
 @examples(150)
 @given(st.sampled_from([*METHODS]), st.data())
 def test_a_damaged_archive_is_a_run_or_refused_by_the_name_of_its_file(
@@ -350,6 +352,7 @@ def test_an_archive_that_would_fill_the_memory_is_refused_before_it_is_read(
         platform.evaluations.inspect.read(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_no_more_than_the_size_of_a_member_is_decoded(platform: Platform, tmp_path: Path, method: str) -> None:
     path = tmp_path / "odd.eval"

@@ -66,6 +66,15 @@ def test_a_job_is_paused_and_continued(platform: Platform) -> None:
     assert "succeeded" in call("jobs", "pause", job.id, status=1).stderr
 
 
+def test_a_job_that_runs_pauses_at_its_next_step(platform: Platform) -> None:
+    job = platform.training.sft("desk/bot", ROWS, batch_size=1)
+    for event in job.events():
+        if event.type == "gradient_step":
+            assert "pauses at its next step" in call("jobs", "pause", job.id).stdout
+            break
+    assert "is paused" in call("jobs", "pause", job.id).stdout
+
+
 def test_it_is_recorded_who_did_it(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(getpass, "getuser", lambda: "anna")
     job = platform.training.sft("desk/bot", ROWS)

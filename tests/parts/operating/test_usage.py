@@ -112,6 +112,25 @@ def test_what_is_no_range_is_refused_at_its_place(yard: Path, asked: dict[str, s
         assert (refused.status, refused.locs) == (422, [["query", place]])
 
 
+def test_keys_have_their_names_next_to_their_ids(yard: Path) -> None:
+    with open_platform(yard) as platform:
+        key = platform.keys.create("acme", name="=ci").key
+        platform.acting_as(key.principal()).chat.complete(model="echo", messages="x")
+        platform.usage.set_budget(9, entity="acme", key_id=key.id)
+        platform.usage.set_budget(9, entity="acme")
+    asked = ("usage", "--store", yard, "--by", "key,model")
+    shown = json.loads(call(*asked, "--json").stdout)
+    assert [(one["key"], one["key_name"]) for one in shown] == [("", "the host"), (key.id, "=ci")]
+    assert call(*asked).stdout.splitlines()[0].split()[:3] == ["key", "key_name", "model"]
+    lines = [*csv.DictReader(io.StringIO(call(*asked, "--csv").stdout))]
+    assert [(one["key"], one["key_name"], one["model"]) for one in lines] == [
+        ("", "the host", "echo"),
+        (key.id, "'=ci", "echo"),
+    ]
+    budgets = json.loads(call("budget", "list", "--store", yard, "--json").stdout)
+    assert {(one["key_id"], one["key_name"]) for one in budgets} == {(None, ""), (key.id, "=ci")}
+
+
 @examples(50)
 @given(st.dates(datetime(2, 1, 1).date(), datetime(9998, 12, 31).date()))
 def test_a_month_begins_and_ends_as_the_calendar_has_it(day: Any) -> None:

@@ -216,6 +216,9 @@ BROKEN = {
     "d.json": ('{\n "prompt": "a"}', "line.1: .*an object over several lines.*; in d.json"),
     "e.json": ("[\n5]", "line.2: .*; in e.json"),
     "a.jsonl": ('{"prompt": "a", "completion": "b"}\n{"text": "a"}', "line.2: is plain text, and the rows before it"),
+    "empty.jsonl": ("\n\n", "has no rows; give at least one example; in empty.jsonl"),
+    "empty.json": ("[]", "has no rows; .*; in empty.json"),
+    "empty.csv": ("prompt,completion\n", "has no rows; .*; in empty.csv"),
     "a.parquet": ("PAR1\x15\x04 ...", "is Parquet.*; in a.parquet"),
 }
 

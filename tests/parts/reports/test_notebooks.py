@@ -1,10 +1,13 @@
 """What a notebook shows of rows, of jobs that wait, and of listings."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from modelyard import Example, Message, Role, open_platform
+from modelyard import Example, Message, Role, ScriptedBackend, open_platform
+from modelyard.backends import call
+from modelyard.domain.usage import SummedUsage, UsageSum
 from modelyard.platform.platform import Platform
 
 
@@ -64,3 +67,50 @@ def test_checkpoints_show_what_was_measured(platform: Platform) -> None:
     for name, value in trained.metrics.items():
         assert name.replace("_", " ") in shown
         assert f"{value:.4g}" in shown
+
+
+HOSTILE = "<script>alert(1)</script>"
+CHAT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": HOSTILE}]
+
+
+def test_a_value_is_shown_with_what_it_holds(platform: Platform) -> None:
+    model = platform.models.create("bot", base_model="tabular-mini")
+    made = platform.chat.complete(model="echo", messages=HOSTILE, store=True)
+    split = platform.datasets.split(
+        [{"messages": [{**CHAT[0], "content": str(n)}, CHAT[1]]} for n in range(9)], name="d"
+    )
+    platform.training.sft(model, split.train.url).wait()
+    platform.models.promote(model, 1)
+    first = platform.evaluations.run("quiz", "demo/bot:step1", [{"prompt": HOSTILE, "expected": "x"}]).run
+    again = platform.evaluations.rescore(first.id, "token_f1").run
+    usage = platform.usage.total(by=["model"])
+    shown: Any = [
+        (model, "demo", "tabular-mini"),
+        (made, "&lt;script&gt;", "stop", "prompt tokens"),
+        (split, split.train.url, split.held_out.url, "rows"),
+        (platform.models.lineage(model, 1), "prod", "sft", "quiz", split.train.url),
+        (platform.evaluations.runs.lineage(again.id), "sources", "quiz"),
+        (platform.chat.lineage(made.id), "echo", "cost"),
+    ]
+    for value, *words in shown:
+        html = value._repr_html_()
+        assert html.startswith("<style>")
+        assert HOSTILE not in html
+        for word in words:
+            assert word in html, (type(value), word)
+    assert "<th" in usage._repr_html_()
+    assert "echo" in usage._repr_html_()
+    assert type(usage)([])._repr_html_().count("Nothing is listed.") == 1
+
+
+def test_many_sums_say_how_many_more_there_are() -> None:
+    assert "and 10 more" in SummedUsage([UsageSum(model=f"m{number}") for number in range(60)])._repr_html_()
+
+
+def test_calls_of_tools_are_shown() -> None:
+    tools: Any = [{"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}]
+    with open_platform(backend=ScriptedBackend([call("find", q=HOSTILE)], models=["m"])) as platform:
+        html = platform.chat.complete(model="m", messages="a", tools=tools)._repr_html_()
+    assert "find({" in html
+    assert "tool_calls" in html
+    assert HOSTILE not in html

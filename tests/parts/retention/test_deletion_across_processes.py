@@ -113,6 +113,7 @@ def test_a_request_under_way_here_is_ended_and_not_booked(tmp_path: Path, budget
         assert left_of(platform, "acme") == {}
 
 
+@pytest.mark.slow
 def test_a_key_is_refused_once_its_entity_is_deleted(tmp_path: Path) -> None:
     with open_platform(tmp_path / "yard.db") as platform:
         theirs = attrs.evolve(client_of(platform), key=platform.keys.create("acme").secret)

@@ -304,6 +304,7 @@ def test_no_history_of_additions_and_removals_leaves_a_text(
     assert {word.decode() for word in found} == {*alive.values()}
 
 
+@pytest.mark.slow
 def test_commands_keep_texts_and_delete_an_entity(opened: Platform, acting: Any, yard: Path) -> None:
     view, _ = acting("acme")
     view.chat.complete(model="echo", messages=MARK, store=True, project="desk")

@@ -21,6 +21,7 @@ from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, 
 from modelyard.parts.upstream.address import Address
 from modelyard.parts.upstream.decoding import MOST_AT_ONCE, Decompressor, encoding_of
 from modelyard.parts.upstream.errors import Head, RetryableError, refusal
+from modelyard.parts.upstream.response import UpstreamResponse
 from modelyard.parts.upstream.transport import AsyncTransport, BlockingTransport
 from modelyard.testing.clock import ManualClock
 from upstream_asking import SECRET, TIMEOUTS, Hurried, ask, backend_at, http, request_of, served, text_of
@@ -307,6 +308,43 @@ class TestRedirects:
     )
     def test_what_a_location_names(self, location: str, target: str | None) -> None:
         assert Address("http://host:8000/v1", None).redirected("/chat/completions", location) == target
+
+
+# ---- framing -------------------------------------------------------------------------------------------------------
+
+_CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n"
+FRAMINGS: dict[str, bytes] = {
+    "lines end without CR": b"HTTP/1.1 200 OK\ncontent-length: %d\n\n%b" % (len(DOCUMENT), DOCUMENT),
+    "chunks end without CR": b"HTTP/1.1 200 OK\ntransfer-encoding: chunked\n\n%x\n%b\n0\n\n"
+    % (len(DOCUMENT), DOCUMENT),
+    "a length beside chunks": b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n"
+    + _CHUNKED % (len(DOCUMENT), DOCUMENT),
+    "chunks in another coding": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked, x\r\n\r\n%b" % DOCUMENT,
+    "spaces after the size of a chunk": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%x  \r\n%b\r\n0 \r\n\r\n"
+    % (len(DOCUMENT), DOCUMENT),
+    "a version of its own": b"HTTP/2.0 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(DOCUMENT), DOCUMENT),
+    "a header with control characters": b"HTTP/1.1 200 OK\r\nx: a\x00b\r\ncontent-length: %d\r\n\r\n%b"
+    % (len(DOCUMENT), DOCUMENT),
+}
+
+
+class TestFraming:
+    @each_case("name", FRAMINGS)
+    def test_an_answer_is_read_however_it_is_framed(self, canned: Any, either: Any, name: str) -> None:
+        with backend_at(canned(FRAMINGS[name]), timeouts=ONCE) as backend:
+            deltas = either(backend)
+        assert text_of(deltas) == "hi there"
+        assert deltas[-1].usage.prompt_tokens == 10
+
+    def test_a_connection_that_frames_an_answer_twice_is_not_kept(self) -> None:
+        response = UpstreamResponse()
+        response.feed(FRAMINGS["a length beside chunks"])
+        assert (response.complete, response.reusable) == (True, False)
+
+    def test_what_is_not_http_is_named(self, canned: Any, either: Any) -> None:
+        with backend_at(canned(b"220 mail.example ready\r\n"), timeouts=ONCE) as backend:
+            with pytest.raises(BackendError, match="is not HTTP; the url must be"):
+                either(backend)
 
 
 def test_azure_gets_its_version_and_its_header(canned: Any) -> None:

@@ -982,6 +982,18 @@ def test_an_observer_hears_of_what_was_booked_and_what_failed() -> None:
     ]
 
 
+@pytest.mark.parametrize("wrong", [{"temperature": 3}, {"temprature": 1}, {"messages": 5}])
+def test_an_observer_hears_of_parameters_that_cannot_be_read(wrong: Any) -> None:
+    seen: list[Any] = []
+    of = chat(says("a"), observer=seen.append)
+    asked: Any = {"model": "m", "messages": "x", "project": "p", **wrong}
+    with pytest.raises(InvalidInput):
+        of.complete(**asked)
+    with pytest.raises(InvalidInput):
+        of.stream(**asked)
+    assert [(one.entity, one.project, one.model, one.status) for one in seen] == [("acme", "p", "m", 422)] * 2
+
+
 def test_no_fault_leaves_a_trace_of_the_request_running() -> None:
     of = chat(Says(always(Delta("a", 1), Overloaded("gone"))))
     Ledger(of._runtime, HOST).set_budget(100)

@@ -161,6 +161,26 @@ def test_an_alias_that_points_to_nothing_or_there_already_needs_no_runs(trained:
     assert trained.models.promote("p/m", 2, "canary", require=NotWorse("exam")) == first
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"metric": "judg"}, "must be a metric of both runs: judge"),
+        ({"margin": -1.0}, "margin"),
+        ({"confidence": 1.0}, "confidence"),
+        ({"lower_is_better": ("judg",)}, "must be one of the metrics: judge"),
+    ],
+)
+def test_what_no_run_meets_is_refused_though_nothing_is_compared(trained: Any, wrong: Any, said: str) -> None:
+    run = scored(trained, 1, GOOD)
+    both: Any = {"evaluation": None, "runs": pair_of(run, run)}
+    for given in ({"evaluation": "exam", **wrong}, {**both, **wrong}):
+        for alias in ("prod", "canary"):
+            with pytest.raises(InvalidInput, match=said):
+                trained.models.promote("p/m", 1, alias, require=NotWorse(**given))
+    assert trained.models.promote("p/m", 1, require=NotWorse("exam", metric="judge")).step == 1
+    assert trained.models.promote("p/m", 0, "old", require=NotWorse("exam", metric="judg")).step == 0
+
+
 def test_an_alias_that_moves_while_its_promotion_is_checked_is_not_moved_again(
     trained: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

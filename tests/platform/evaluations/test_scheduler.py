@@ -190,7 +190,15 @@ def test_a_model_answers_every_row_and_is_scored_by_exact_match(world: World) ->
     assert run.state is RunState.COMPLETED
     assert run.evaluation == "weave:///acme/red/object/e"
     assert run.model == "weave:///acme/red/object/echo"
-    counts = {"trials": 3, "scored": 3, "unscored": 0, "scorer_errors": 0, "model_errors": 0, "mean": 2 / 3}
+    counts = {
+        "trials": 3,
+        "scored": 3,
+        "unscored": 0,
+        "scorer_errors": 0,
+        "model_errors": 0,
+        "mean": 2 / 3,
+        "kind": "binary",
+    }
     assert run.summary == {
         "scorer": "exact_match",
         **counts,

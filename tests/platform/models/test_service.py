@@ -385,6 +385,12 @@ def test_a_log_of_the_wrong_shape_names_the_place_and_keeps_nothing(yard: Any, b
     assert yard.files() == set()
 
 
+def test_a_name_without_its_project_is_told_the_whole_one(yard: Any) -> None:
+    yard.models.create("bot", project="very-long-desk", base_model="base-model")
+    with pytest.raises(NotFound, match=r"^Model 'bot' not found; did you mean 'very-long-desk/bot'"):
+        yard.models.get("bot")
+
+
 def test_every_operation_takes_a_model_by_value_by_id_and_by_name(yard: Any) -> None:
     model = yard.models.create("named", project="p", base_model="base-model")
     name = f"{model.entity}/p/named"

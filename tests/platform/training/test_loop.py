@@ -200,7 +200,7 @@ def test_a_cancelled_loop_ends_with_its_training_job(platform: Platform) -> None
         if event.type == "training_round":
             job.cancel()
     assert job.status is JobStatus.CANCELLED
-    assert job.refresh().stop_reason == "cancelled by host"
+    assert job.stop_reason == job.refresh().stop_reason == "cancelled by host"
     assert {one.status for one in platform.training.list()} <= {JobStatus.CANCELLED, JobStatus.SUCCEEDED}
     assert len(platform.models.checkpoints("p/m").page(100).items) <= 2
 

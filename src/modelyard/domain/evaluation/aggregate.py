@@ -21,6 +21,7 @@ from modelyard.domain.evaluation.metrics import (
     ScoredPrediction,
     check_lower_is_better,
     is_lower_better,
+    mean_text,
     metric_names,
     reducer_of,
     rows,
@@ -152,8 +153,10 @@ class MetricSummary:
     lower_is_better: bool = False
 
     def __str__(self) -> str:
-        value = "no value" if self.mean is None else f"{self.mean:.4g}"
-        between = f" ({self.interval.low:.4g} to {self.interval.high:.4g})" if self.interval else ""
+        value = "no value" if self.mean is None else mean_text(self.mean, self.kind)
+        ends = (self.interval.low, self.interval.high) if self.interval else ()
+        between = " to ".join(mean_text(end, self.kind) for end in ends)
+        between = f" ({between})" if between else ""
         return f"{self.name} {value}{between}, {self.scored} of {self.trials} scored"
 
     @property
@@ -227,6 +230,7 @@ def _entry(one: MetricSummary) -> Mapping[str, Any]:
         "scorer_errors": one.scorer_errors,
         "model_errors": one.model_errors,
         "mean": one.mean,
+        "kind": one.kind and one.kind.value,
     }
 
 

@@ -79,6 +79,20 @@ class MetricKind(StrEnum):
     TEXT = "text"
 
 
+NONE = "–"
+
+
+def mean_text(value: float | None, kind: MetricKind | None) -> str:
+    """Format a mean; of bools, a share in per cent.
+
+    >>> mean_text(0.8125, Kind.BINARY), mean_text(0.8125, Kind.CONTINUOUS), mean_text(None, None)
+    ('81.2 %', '0.8125', '–')
+    """
+    if value is None:
+        return NONE
+    return f"{value * 100:.1f} %" if kind is MetricKind.BINARY else f"{value:.4g}"
+
+
 class Metric(NamedTuple):
     """One leaf of the values of a scorer's version: the scorer's reference, and the path into its values."""
 

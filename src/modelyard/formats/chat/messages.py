@@ -251,15 +251,19 @@ def _content_json(content: str | tuple[ContentPart, ...] | None) -> Any:
     return [part_object(part) for part in content] if isinstance(content, tuple) else content
 
 
-def part_object(part: ContentPart) -> Mapping[str, Any]:
+def part_object(part: ContentPart | Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the JSON of a part. Its data are a member of its type's name, whether they come with that name or not."""
+    if not isinstance(part, ContentPart):  # a message of the host's may hold what will be read in its place
+        return part
     if part.type == "text":
         return {"type": part.type, "text": part.text}
     return {"type": part.type, **(part.data if part.type in part.data else {part.type: part.data})}
 
 
-def tool_call_object(call: ToolCall) -> dict[str, Any]:
+def tool_call_object(call: ToolCall | Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the JSON of a complete tool call."""
+    if not isinstance(call, ToolCall):
+        return call
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 

@@ -314,7 +314,7 @@ def _other_message(given: Mapping[str, Any], role: Role | None) -> Message | Non
         return None
     if role is Role.TOOL and (type(id_) is not str or not is_unicode(id_)):
         return None
-    text = _parts(content) if type(content) is list else content
+    text = _parts(content) if type(content) is list else content if type(content) is str else None
     if calls is None or not (_is_content(text) or (content is None and calls)):
         return None
     return _message(role, text, name, calls, id_)

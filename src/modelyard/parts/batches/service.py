@@ -18,6 +18,7 @@ from modelyard.platform.jobs.claims import requester_spec
 from modelyard.platform.jobs.queue import announce, enqueue
 from modelyard.platform.jobs.service import cancel_found
 from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.owned import store_texts
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, listed_index, named_place
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -83,7 +84,7 @@ class Batches:
                 raise NotFound("File", file.id)
             return job, BatchJob.of(job, tx.get(JobProgress, job.id))
 
-        job, batch = self._runtime.store.transact(step)
+        job, batch = store_texts(self._runtime, entity, step)
         if job.id == requested.id:
             announce(self._runtime, job)
         return batch

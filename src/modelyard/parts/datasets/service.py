@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.identity import Principal, check_name
-from modelyard.domain.record import Order
+from modelyard.domain.record import Order, in_notebook
 from modelyard.domain.training import Dataset, DatasetName, Example, Preference
 from modelyard.errors import InvalidInput, NotFound, located_at
 from modelyard.formats.jsonl import in_chunks, read_rows
@@ -34,6 +34,7 @@ class DatasetSplit:
 
     train: Dataset
     held_out: Dataset
+    _repr_html_ = in_notebook
 
 
 class Datasets:

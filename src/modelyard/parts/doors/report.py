@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from modelyard.parts.reports.run_files import run_html, run_junit, run_markdown, run_notebook
     from modelyard.parts.reports.training_pages import job_notebook, save_job, save_model
     from modelyard.parts.reports.training_plots import job_plot, metric_table, model_plot
+    from modelyard.parts.reports.values import value_notebook
 
 HOMES = {
     "parts.reports.clusters": ("cluster_notes",),
@@ -42,6 +43,7 @@ HOMES = {
         "metric_table",
         "model_plot",
     ),
+    "parts.reports.values": ("value_notebook",),
 }
 
 __all__: list[str] = [
@@ -65,4 +67,5 @@ __all__: list[str] = [
     "run_slices",
     "save_job",
     "save_model",
+    "value_notebook",
 ]

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from modelyard.domain.embedding import EmbeddingRequest, EmbeddingResult
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.models import Checkpoint, Model
+from modelyard.errors import InvalidInput
 from modelyard.flow import Flow, arun, run
 from modelyard.parts.embeddings.formats import read_embeddings
 from modelyard.parts.embeddings.pipeline import EmbeddingPipeline
 from modelyard.platform.catalogue.service import requested_name
-from modelyard.platform.chat.booked_request import RequestInProgress
+from modelyard.platform.chat.booked_request import RequestInProgress, report_unread
 from modelyard.platform.runtime import Runtime
 
 Inputs = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
@@ -42,7 +43,8 @@ class Embeddings:
         `dimensions` is how many numbers a vector shall have, if the model can make fewer than its own number. Raises as
         `EmbeddingPipeline.flow` does.
         """
-        return run(self._flow(self._read(model, input, dimensions, user), self._principal.attribution(entity, project)))
+        asked = self._read(model, input, dimensions, user, entity, project)
+        return run(self._flow(asked, self._principal.attribution(entity, project)))
 
     async def acreate(
         self,
@@ -55,16 +57,25 @@ class Embeddings:
         project: str | None = None,
     ) -> EmbeddingResult:
         """Return what `create` returns, without blocking the event loop."""
-        asked = self._read(model, input, dimensions, user)
+        asked = self._read(model, input, dimensions, user, entity, project)
         return await arun(self._flow(asked, self._principal.attribution(entity, project)))
 
     def _read(
-        self, model: str | Model | Checkpoint, given: Inputs, dimensions: int | None, user: str | None
+        self,
+        model: str | Model | Checkpoint,
+        given: Inputs,
+        dimensions: int | None,
+        user: str | None,
+        *whose: str | None,
     ) -> EmbeddingRequest:
         """Read the request as if a client had sent it."""
         name = model if isinstance(model, str) else requested_name(self._runtime, model)
         body = {"model": name, "input": _listed(given), "dimensions": dimensions, "user": user}
-        return read_embeddings(body).request
+        try:
+            return read_embeddings(body).request
+        except InvalidInput as wrong:
+            report_unread(self._runtime, self._principal, wrong, name, *whose)
+            raise
 
     def _flow(
         self, request: EmbeddingRequest, attribution: Attribution, client: RequestInProgress | None = None

@@ -90,7 +90,7 @@ def _words(health: GroupHealth) -> Html:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
+    return "" if value is None else f"{value:.4g}"
 
 
 def _episode_line(

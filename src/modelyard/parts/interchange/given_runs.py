@@ -20,7 +20,7 @@ from modelyard.domain.evaluation.scorers import checked_score
 from modelyard.domain.record import EMPTY, truncate_for_storage
 from modelyard.formats.json import as_json
 from modelyard.platform.evaluations.stored_run import StoredRun, scores_of
-from modelyard.platform.owned import unless_deleted
+from modelyard.platform.owned import store_texts
 from modelyard.platform.paging import get_or_none, iter_columns
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
@@ -109,7 +109,7 @@ def keep_run(runtime: Runtime, given: GivenRun, answers: Iterable[GivenAnswer], 
     records = iter([_records(given, answer) for answer in answers])
 
     def transact(step: Callable[[Tx], T]) -> T:
-        return runtime.store.transact(unless_deleted(runtime, given.entity, began, step))
+        return store_texts(runtime, given.entity, step, began)
 
     transact(partial(_begin, given))
     known = iter_columns(runtime, Prediction, ("row_digest", "id"), "by_row", given.id)

@@ -11,6 +11,7 @@ import click
 from modelyard.cli.jobs import job_named
 from modelyard.cli.names import EVALUATIONS
 from modelyard.cli.terminal import StoreName, in_own_name, json_option, opened, store_option
+from modelyard.domain.job import JobStatus
 from modelyard.domain.training import TrainingEvent
 from modelyard.formats.converter import unstructure
 from modelyard.report.table import printable
@@ -54,8 +55,9 @@ def pause(store: StoreName, job: str) -> None:
     """
     with opened(store) as platform:
         found = job_named(platform, job)
-        in_own_name(platform).training.job(found.id).pause()
-    click.echo(f"{found.id} is paused; modelyard jobs resume {found.id} continues it")
+        paused = in_own_name(platform).training.job(found.id).pause()
+    stands = "pauses at its next step" if paused.status is JobStatus.RUNNING else "is paused"
+    click.echo(f"{paused.id} {stands}; modelyard jobs resume {paused.id} continues it")
 
 
 @click.command()

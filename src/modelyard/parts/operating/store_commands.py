@@ -27,17 +27,23 @@ from modelyard.stores.table_changes import SchemaChange
 @click.command()
 @store_option
 def migrate(store: StoreName) -> None:
-    """Bring the tables of an older version to this one. A file is also migrated when it is opened."""
+    """Bring the tables of an older version to this one. A file is also migrated when it is opened.
+
+    A database without tables is left as it is, so that this may run before the first server.
+    """
     if named_factory() is not None:
         raise click.UsageError("name the store itself with --store: a factory may open any")
-    require_store(store)
     parts = parts_of(click.get_current_context())
     if isinstance(store, Path):
+        require_store(store)
         open_store(store, parts=parts).close()
         click.echo(f"{store} is up to date")
         return
     address = store_address(store, parts)
     assert address is not None
+    if not address.exists(store):
+        click.echo(f"{printable_store(store)} has no tables yet; `modelyard serve` makes them")
+        return
     for name in address.migrate(store, records_of(parts), schema_changes.changes_of(parts)):
         click.echo(name)
     click.echo(

@@ -10,13 +10,17 @@ import click
 
 from modelyard.cli.lazy_group import Group
 from modelyard.cli.names import key_named
-from modelyard.cli.terminal import C, StoreName, entity_option, json_option, opened, show_values, store_option
+from modelyard.cli.terminal import C, StoreName, entity_option, json_option, opened, show, show_values, store_option
+from modelyard.domain.record import EMPTY
 from modelyard.domain.usage import BudgetPeriod, UsageSum
 from modelyard.parts.operating.ranges import range_of
 from modelyard.platform.platform import Platform
 
 COUNTED = ("requests", "prompt_tokens", "completion_tokens", "cost")
 BY = "entity,project,model"
+_KEY = {"key", "key_id"}
+"""Columns with the id of a key."""
+
 ALL_COUNTED = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "images", "trained_tokens")
 SLOWEST_COLUMNS = (
     "seconds",
@@ -94,10 +98,11 @@ def usage(
     times = range_of(since, until, month)
     with opened(store) as platform:
         found = platform.usage.total(columns, **times, **of)
+        names = _key_names(platform) if "key" in columns else EMPTY
     if as_csv:
-        click.echo(csv_of(columns, found), nl=False)
+        click.echo(csv_of(columns, found, names), nl=False)
     else:
-        show_values(as_json, (*columns, *COUNTED), found)
+        _show_with_names(as_json, (*columns, *COUNTED), found, names)
 
 
 def _list_slowest(store: StoreName, as_json: bool, limit: int, times: Mapping[str, Any], of: Mapping[str, Any]) -> None:
@@ -108,15 +113,40 @@ def _list_slowest(store: StoreName, as_json: bool, limit: int, times: Mapping[st
         show_values(as_json, SLOWEST_COLUMNS, found)
 
 
-def csv_of(by: Sequence[str], sums: Iterable[UsageSum]) -> str:
-    """Return sums as CSV: no name is a formula, and no cost is rounded or written with an exponent."""
+def csv_of(by: Sequence[str], sums: Iterable[UsageSum], names: Mapping[str | None, str] = EMPTY) -> str:
+    """Return sums as CSV, with the `names` of keys by their ids: no name is a formula, and no cost is rounded or
+    written with an exponent."""
     out = io.StringIO()
     lines = csv.writer(out, lineterminator="\n")
-    lines.writerow([*by, *ALL_COUNTED, "cost_usd"])
+    lines.writerow([*_with_name(by), *ALL_COUNTED, "cost_usd"])
     for one in sums:
         counts = [getattr(one, name) for name in ALL_COUNTED]
-        lines.writerow([*(_no_formula(getattr(one, name)) for name in by), *counts, f"{one.cost:f}"])
+        lines.writerow([*map(_no_formula, _line(by, one, names)), *counts, f"{one.cost:f}"])
     return out.getvalue()
+
+
+def _key_names(platform: Platform) -> Mapping[str | None, str]:
+    """Return the names of keys by their ids; what has no key is the host's, or is of no key."""
+    return {"": "the host", **{key.id: key.name for key in platform.keys.list()}}
+
+
+def _with_name(columns: Sequence[str]) -> Sequence[str]:
+    """Return the columns, with a name next to the id of a key."""
+    return [name for column in columns for name in ((column, "key_name") if column in _KEY else (column,))]
+
+
+def _line(columns: Sequence[str], one: object, names: Mapping[str | None, str]) -> Sequence[Any]:
+    line = list[Any]()
+    for column in columns:
+        value = getattr(one, column)
+        line += [value, names.get(value, "")] if column in _KEY else [value]
+    return line
+
+
+def _show_with_names(
+    as_json: bool, columns: Sequence[str], found: Iterable[object], names: Mapping[str | None, str]
+) -> None:
+    show(as_json, _with_name(columns), [_line(columns, one, names) for one in found])
 
 
 def _no_formula(name: str) -> str:
@@ -135,7 +165,8 @@ def budget() -> None:
 def list_budgets(store: StoreName, entity: str | None, as_json: bool) -> None:
     """List budgets, with what is spent of each in its period."""
     with opened(store) as platform:
-        show_values(as_json, BUDGET_COLUMNS, platform.usage.list_budgets(entity=entity))
+        names = _key_names(platform)
+        _show_with_names(as_json, BUDGET_COLUMNS, platform.usage.list_budgets(entity=entity), names)
 
 
 @budget.command("set")

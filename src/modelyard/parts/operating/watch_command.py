@@ -70,4 +70,4 @@ def _how_far(event: TrainingEvent, before: int) -> tuple[int, int | None]:
 
 
 def _numbers_line(data: Mapping[str, Any]) -> str:
-    return "  ".join(f"{name} {data[name]:.3g}" for name in SHOWN if data.get(name) is not None)
+    return "  ".join(f"{name} {data[name]:.4g}" for name in SHOWN if data.get(name) is not None)

@@ -18,6 +18,7 @@ from modelyard.domain.training import Trajectory, TrajectoryGroup
 from modelyard.errors import PromotionRefused
 from modelyard.platform.evaluations.result import EvaluationResult
 from modelyard.platform.platform import Platform
+from modelyard.report.numbers import difference_text, interval_text, mean_text, span_text
 from modelyard.report.table import means, text_table
 
 PROJECT = "quickstart"
@@ -171,7 +172,7 @@ class _Story:
         self.say(f"Evaluation on {title}: overlap with the expected answer, 1 is best, and its 95 % interval")
         reports = {who: self.platform.evaluations.report(result).metric("overlap") for who, result in results.items()}
         rows = [
-            (who, f"{metric.mean:.3f}", f"{metric.interval.low:.3f} to {metric.interval.high:.3f}")
+            (who, mean_text(metric.mean, metric.kind), interval_text(metric.interval, metric.kind))
             for who, metric in reports.items()
             if metric.mean is not None and metric.interval is not None
         ]
@@ -181,8 +182,8 @@ class _Story:
         found = self.platform.evaluations.compare(baseline=baseline, candidate=candidate).metric("overlap")
         paired, step = found.paired, self.platform.models.get(self.model).last_step
         if paired is not None and paired.interval is not None:
-            low, high = paired.interval.low, paired.interval.high
-            self.say(f"Row by row: {paired.difference:+.3f} ({low:+.3f} to {high:+.3f}), {found.verdict}")
+            shown = difference_text(paired.difference, found.kind), span_text(paired.interval, found.kind)
+            self.say(f"Row by row: {shown[0]} ({shown[1]}), {found.verdict}")
         try:
             self.platform.models.promote(self.model, step, require=NotWorse(EVALUATION))
             self.say(f"  step {step} is promoted: {self.address}:prod\n")
@@ -208,8 +209,9 @@ def _mean(values: Sequence[float]) -> float:
 
 def _show_catalogue(platform: Platform, say: Callable[[str], None]) -> None:
     entries = platform.catalogue.list()
-    listed = [(entry.id, entry.context_length, entry.pricing.prompt, entry.pricing.completion) for entry in entries]
-    say(text_table(("model", "context", "USD/prompt token", "USD/answer token"), listed) + "\n")
+    prices = ("USD/prompt token", "USD/answer token")
+    listed = [(one.id, one.context_length, f"{one.pricing.prompt:f}", f"{one.pricing.completion:f}") for one in entries]
+    say(text_table(("model", "context", *prices), listed, right=prices) + "\n")
 
 
 def _show_usage(platform: Platform, say: Callable[[str], None]) -> None:

@@ -74,6 +74,7 @@ def read_with_source(rows: RowFormat[T], file: BinaryIO) -> Iterator[tuple[Any, 
     path = getattr(file, "name", "")
     name = os.path.basename(path) if isinstance(path, str) else ""
     form: RowForm | None = None
+    line = None
     try:
         for line, row in _container(file, name)(file):
             try:
@@ -81,6 +82,8 @@ def read_with_source(rows: RowFormat[T], file: BinaryIO) -> Iterator[tuple[Any, 
             except InvalidInput as wrong:
                 raise wrong.below("line", line()) from None
             yield row, value
+        if line is None and name:
+            raise InvalidInput.at(msg="has no rows; give at least one example")
     except InvalidInput as wrong:
         raise _told(wrong, f"; in {name}") if name else wrong from None
 

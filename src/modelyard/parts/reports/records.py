@@ -27,20 +27,24 @@ _SHOWN = (str, int, float, Decimal, datetime, Enum)
 def records_table(items: Sequence[Any], more: bool) -> Html:
     """Return a table of attrs values of one class, with a column for each member that is text, a number or a time.
     Other values are shown as text. `more` says that there are further ones."""
+    return fragment(lines_of(items), tag("p", "and more", kind="quiet") if more else "")
+
+
+def lines_of(items: Sequence[Any]) -> Html:
     if not items:
-        return fragment(tag("p", "Nothing is listed."))
-    names = _columns(items)
+        return tag("p", "Nothing is listed.")
+    names = columns_of(items)
     columns = [(name.replace("_", " "), _kind([getattr(one, name) for one in items])) for name in names]
     measured = list(dict.fromkeys(name for one in items for name in _metrics(one)))
     columns += [(name.replace("_", " "), "number") for name in measured]
     rows = [
         [
-            *([_cell(name, getattr(one, name)) for name in names] or [_text(str(one))]),
-            *(_cell(name, _metrics(one).get(name)) for name in measured),
+            *([cell(name, getattr(one, name)) for name in names] or [_text(str(one))]),
+            *(cell(name, _metrics(one).get(name)) for name in measured),
         ]
         for one in items
     ]
-    return fragment(table(columns or [("", "text")], rows), tag("p", "and more", kind="quiet") if more else "")
+    return table(columns or [("", "text")], rows)
 
 
 def _metrics(item: Any) -> Mapping[str, Any]:
@@ -76,7 +80,7 @@ def asked_text(row: Mapping[str, Any]) -> str:
     return asked if isinstance(asked, str) else text_of(row)
 
 
-def _columns(items: Sequence[Any]) -> list[str]:
+def columns_of(items: Sequence[Any]) -> list[str]:
     """Return the members that some item has a value of, and that no item has a collection in."""
     if not attrs.has(type(items[0])):
         return []
@@ -94,7 +98,7 @@ def _kind(values: Sequence[Any]) -> str:
     return "number" if all(isinstance(value, int | float | Decimal) for value in numbers) else ""
 
 
-def _cell(name: str, value: Any) -> object:
+def cell(name: str, value: Any) -> object:
     if value is None:
         return ""
     if isinstance(value, datetime):

@@ -26,6 +26,7 @@ from modelyard.platform.jobs.claims import (
     require_claim,
 )
 from modelyard.platform.jobs.queue import announce, asked_before, cancel, enqueue, request_cancel, succeed
+from modelyard.platform.owned import store_texts
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
@@ -38,9 +39,11 @@ def queue_response(
     principal: Principal,
     parsed: ParsedResponse,
     attribution: Attribution,
+    began: float,
     idempotency_key: str | None = None,
 ) -> ModelResponse:
-    """Queue a response, and return it. Raises what the request itself would, `RateLimited`, `IdempotencyKeyUsed`."""
+    """Queue a response that was requested at this monotonic time, and return it. Raises what the request itself would,
+    `RateLimited`, `IdempotencyKeyUsed`."""
     messages = runtime.store.read(lambda snapshot: Conversation(runtime, snapshot, principal).of_request(parsed))
     checked = ResponsePipeline(runtime, principal, parsed, messages, attribution)
     checked.check()
@@ -72,7 +75,7 @@ def queue_response(
         remove_expired(runtime, tx, queued.entity)
         return enqueue(tx, job, runtime.settings.max_queued_jobs), queued
 
-    made, answered = runtime.store.transact(step)
+    made, answered = store_texts(runtime, response.entity, step, began)
     if made is job or made.id == job.id:
         announce(runtime, made)
     return answered

@@ -36,7 +36,7 @@ def create_response(call: RouteCall) -> Flow[Response | None]:
     parsed = read_response_request(call.body, "body")
     responses = call.platform.compat.responses
     if parsed.background:
-        queued = yield from responses._queue(parsed, place, idempotency_key(call))
+        queued = yield from responses._queue(parsed, place, idempotency_key(call), call.client)
         if parsed.request.streamed:
             yield from followed(call, queued.id, -1)
             return None

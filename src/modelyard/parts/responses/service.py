@@ -21,7 +21,7 @@ from modelyard.parts.responses.options import ResponseOptions, read_options
 from modelyard.parts.responses.pipeline import ResponsePipeline
 from modelyard.parts.responses.records import ModelResponse
 from modelyard.platform import paging
-from modelyard.platform.chat.booked_request import RequestInProgress
+from modelyard.platform.chat.booked_request import RequestInProgress, report_unread
 from modelyard.platform.chat.streams import AnswerStream, AsyncAnswerStream
 from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.lineage import kept_lineage
@@ -51,19 +51,19 @@ class Responses:
         `idempotency_key` names a request in the background: sent again with it, it is the same response. Raises as
         `CompletionPipeline.flow` does.
         """
-        return run(self._flow(read_options(options, False), self._place(options), idempotency_key))
+        return run(self._flow(self._read(options, False), self._place(options), idempotency_key))
 
     async def acreate(self, **options: Unpack[ResponseOptions]) -> ModelResponse:
         """Return the whole response, without blocking the event loop."""
-        return await arun(self._flow(read_options(options, False), self._place(options)))
+        return await arun(self._flow(self._read(options, False), self._place(options)))
 
     def stream(self, **options: Unpack[ResponseOptions]) -> "ResponseStream":
         """Stream the events of a response. The first `next` sends the request, and raises what `create` would."""
-        return ResponseStream(iterate(self._flow(read_options(options, True), self._place(options))))
+        return ResponseStream(iterate(self._flow(self._read(options, True), self._place(options))))
 
     def astream(self, **options: Unpack[ResponseOptions]) -> "AsyncResponseStream":
         """Stream the events of a response on an event loop."""
-        return AsyncResponseStream(aiterate(self._flow(read_options(options, True), self._place(options))))
+        return AsyncResponseStream(aiterate(self._flow(self._read(options, True), self._place(options))))
 
     def follow(self, response_id: str, *, starting_after: int = -1) -> "ResponseStream":
         """Stream the events of a response in the background as a worker answers it, or again when it has ended.
@@ -78,6 +78,14 @@ class Responses:
 
     def _followed(self, response_id: str, after: int) -> Flow[None]:
         return follow(self._runtime, self._principal, response_id, after)
+
+    def _read(self, options: ResponseOptions, streamed: bool) -> ParsedResponse:
+        try:
+            return read_options(options, streamed)
+        except InvalidInput as wrong:
+            place = options.get("entity"), options.get("project")
+            report_unread(self._runtime, self._principal, wrong, options.get("model"), *place)
+            raise
 
     def _place(self, options: ResponseOptions) -> Attribution:
         return self._principal.attribution(options.get("entity"), options.get("project"))
@@ -106,8 +114,11 @@ class Responses:
     def _messages(self, parsed: ParsedResponse, snapshot: Snapshot) -> tuple[Message, ...]:
         return Conversation(self._runtime, snapshot, self._principal).of_request(parsed)
 
-    def _queue(self, parsed: ParsedResponse, place: Attribution, key: str | None) -> Flow[ModelResponse]:
-        asked = self._runtime, self._principal, parsed, place, check_idempotency_key(key)
+    def _queue(
+        self, parsed: ParsedResponse, place: Attribution, key: str | None, client: RequestInProgress | None = None
+    ) -> Flow[ModelResponse]:
+        began = self._runtime.clock.monotonic() if client is None else client.began
+        asked = self._runtime, self._principal, parsed, place, began, check_idempotency_key(key)
         response: ModelResponse = yield self._call(partial(queue_response, *asked))
         return response
 

@@ -15,7 +15,7 @@ from modelyard.parts.traces.call_query import EVERY_CALL, CallQuery, CallSearch,
 from modelyard.parts.traces.records import CallEnd, Feedback, TracedCall, completion_of, op_of
 from modelyard.platform.lineage import answered_lineage
 from modelyard.platform.listing import Cursor, Listing
-from modelyard.platform.owned import unless_deleted
+from modelyard.platform.owned import store_texts
 from modelyard.platform.paging import (
     cursor_at,
     get_or_none,
@@ -123,7 +123,7 @@ class Calls:
         items = [_checked(item, at) for at, item in enumerate(batch)]
         for begin in range(0, len(items), AT_ONCE):
             write = partial(_write, place, items[begin : begin + AT_ONCE])
-            self._runtime.store.transact(unless_deleted(self._runtime, place[0], began, write))
+            store_texts(self._runtime, place[0], write, began)
         return len(items)
 
     def new_id(self) -> str:

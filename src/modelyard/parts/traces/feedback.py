@@ -13,7 +13,7 @@ from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.json import as_json
 from modelyard.parts.traces.records import Feedback
 from modelyard.platform.listing import Cursor, Listing, accept_all
-from modelyard.platform.owned import unless_deleted
+from modelyard.platform.owned import store_texts
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, named_place
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -63,7 +63,7 @@ class Feedbacks:
         def step(tx: Tx) -> list[Feedback]:
             return [_kept(tx, one) for one in given if (one.entity, one.project) == place]
 
-        return self._runtime.store.transact(unless_deleted(self._runtime, place[0], began, step))
+        return store_texts(self._runtime, place[0], step, began)
 
     def list(
         self,

@@ -22,7 +22,7 @@ from modelyard.parts.traces.tables import TracedTables
 from modelyard.platform.evaluations.objects import publish_version
 from modelyard.platform.evaluations.references import find_version
 from modelyard.platform.listing import Cursor, Listing
-from modelyard.platform.owned import unless_deleted
+from modelyard.platform.owned import store_texts
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, iter_index, named_place, unique_ids
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -63,8 +63,7 @@ class PublishedObjects:
             raise Conflict(f"the digest of the object is {named}, and not the expected one")
         content = {"value": value}
         new = ObjectVersion(self._runtime.ids(), *place, ObjectKind.OBJECT, object_id, 0, named, now, content)
-        step = unless_deleted(self._runtime, place[0], began, partial(publish_version, new=new))
-        return self._runtime.store.transact(step)
+        return store_texts(self._runtime, place[0], partial(publish_version, new=new), began)
 
     def get(
         self, object_id: str, version: str = LATEST, *, project: str | None = None, entity: str | None = None

@@ -253,7 +253,7 @@ def _int(text: str) -> float | str:
     return int(text) if len(text) <= 20 and int(text) in INT64 else _float(text)
 
 
-_LENIENT = json.JSONDecoder(parse_constant=str, parse_float=_float, parse_int=_int)
+_LENIENT = json.JSONDecoder(strict=False, parse_constant=str, parse_float=_float, parse_int=_int)
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )

@@ -18,7 +18,7 @@ from modelyard.formats.json import as_json
 from modelyard.formats.jsonl import in_chunks, read_rows
 from modelyard.parts.traces.records import TracedFile, TracedRow, TracedTable
 from modelyard.platform.artifacts import remove_unless_recorded
-from modelyard.platform.owned import unless_deleted
+from modelyard.platform.owned import store_texts
 from modelyard.platform.paging import get_or_none, named_place
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -137,8 +137,7 @@ class TracedTables:
         yield from waiting
 
     def _add_rows(self, place: Place, rows: dict[str, Any], began: float) -> None:
-        add = partial(_add_rows, place, rows)
-        self._runtime.store.transact(unless_deleted(self._runtime, place[0], began, add))
+        store_texts(self._runtime, place[0], partial(_add_rows, place, rows), began)
 
     def _known(self, place: Place, digests: Iterable[str]) -> Iterator[str]:
         for at, one in enumerate(digests):
@@ -159,8 +158,7 @@ class TracedTables:
             if expected not in (None, table.hex()):
                 raise Conflict(f"the digest of the table is {table.hex()}, and not the expected one")
             new = TracedTable(*place, table.hex(), table.rows, stored.name, self._runtime.clock.now())
-            step = unless_deleted(self._runtime, place[0], began, partial(_add_once, new))
-            kept = self._runtime.store.transact(step)
+            kept = store_texts(self._runtime, place[0], partial(_add_once, new), began)
         if kept.artifact != new.artifact:
             artifacts.remove(new.artifact)
         return kept
@@ -221,8 +219,7 @@ class TracedTables:
         stored = self._runtime.artifacts.put(iter((content,)))
         new = TracedFile(*place, named, name[:1000], len(content), stored.name, self._runtime.clock.now())
         with remove_unless_recorded(self._runtime.artifacts, stored.name):
-            step = unless_deleted(self._runtime, place[0], began, partial(_add_once, new))
-            kept = self._runtime.store.transact(step)
+            kept = store_texts(self._runtime, place[0], partial(_add_once, new), began)
         if kept.artifact != new.artifact:
             self._runtime.artifacts.remove(new.artifact)
         return kept

@@ -25,6 +25,7 @@ from modelyard.platform.jobs.claims import requester_spec
 from modelyard.platform.jobs.queue import announce, enqueue
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.models.service import Models
+from modelyard.platform.owned import store_texts
 from modelyard.platform.paging import cursor_at, index_listing, listed_entity, listed_index
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import version_of
@@ -98,7 +99,7 @@ class Traffic:
         job_id, now = self._runtime.ids(), self._runtime.clock.now()
         most, place = self._runtime.settings.max_queued_jobs, (request.entity, request.project)
         requested = Job(job_id, COLLECT_JOB, *place, job_id, now, spec, idempotency_key=key, rank=fields["rank"])
-        job = self._runtime.store.transact(lambda tx: enqueue(tx, requested, most))
+        job = store_texts(self._runtime, request.entity, lambda tx: enqueue(tx, requested, most))
         if job.id == job_id:
             announce(self._runtime, job)
         return CollectionHandle(self._runtime, self._principal, job.id)

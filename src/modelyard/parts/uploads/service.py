@@ -19,6 +19,7 @@ from modelyard.formats.training_data import EXAMPLES, read_examples
 from modelyard.parts.uploads.records import Upload
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.keys.service import secret_digest
+from modelyard.platform.owned import store_texts
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import add_version, store_rows, version_of
@@ -50,7 +51,7 @@ class Uploads:
         self._principal.require(entity, project)
         now = self._runtime.clock.now()
         upload = Upload(self._runtime.ids(), entity, project, name, now, now + LIFE)
-        removed = self._runtime.store.transact(lambda tx: _begin(tx, upload))
+        removed = store_texts(self._runtime, entity, partial(_begin, upload=upload))
         for old in removed:
             if old.artifact is not None:
                 self._runtime.artifacts.remove(old.artifact)

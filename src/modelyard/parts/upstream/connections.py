@@ -227,7 +227,8 @@ class AsyncConnection(asyncio.Protocol):
 
     def _break(self, error: Exception) -> None:
         if self._broken is None:
-            self._broken = ConnectionBroken(str(error))
+            kind = type(error) if isinstance(error, ConnectionBroken) else ConnectionBroken
+            self._broken = kind(str(error))
             self._broken.__cause__ = error
         self.response.reusable = False
         self._wake()

@@ -13,17 +13,36 @@ except ImportError as error:
 MOST_OF_A_HEAD = 2**17
 """The most bytes that a head may take."""
 _FRAMED = (b"content-length", b"transfer-encoding")
+_LENIENCIES = dict.fromkeys(
+    (
+        "lenient_headers",
+        "lenient_version",
+        "lenient_chunked_length",
+        "lenient_transfer_encoding",
+        "lenient_optional_lf_after_cr",
+        "lenient_optional_cr_before_lf",
+        "lenient_optional_crlf_after_chunk",
+        "lenient_spaces_after_chunk_size",
+    ),
+    True,
+)
+"""Of a request they would let another one in; an answer is paid for, and its connection carries nothing else."""
 
 
 class ConnectionBroken(Exception):
-    """A connection ended within an answer, or carried what is not HTTP."""
+    """A connection ended within an answer, or carried something else."""
+
+
+class NotHttp(ConnectionBroken):
+    """A connection carried what is not HTTP."""
 
 
 class UpstreamResponse:
     """Takes the bytes of a connection after a request, and returns the bytes of the body.
 
-    Interim answers (1xx) are skipped. `reusable` is whether the connection can carry another request: the answer is
-    `complete`, nothing follows it, and the server keeps the connection.
+    Interim answers (1xx) are skipped. What servers and proxies get wrong around an answer is read: lines that end
+    without CR, a length beside chunks (the chunks count), odd values of headers. `reusable` is whether the connection
+    can carry another request: the answer is `complete`, nothing follows it, and the server keeps the connection.
     """
 
     def __init__(self) -> None:
@@ -35,6 +54,7 @@ class UpstreamResponse:
         self._headers: dict[bytes, bytes] = {}
         self._body: deque[bytes] = deque()
         self._parser = httptools.HttpResponseParser(self)
+        self._parser.set_dangerous_leniencies(**_LENIENCIES)
 
     def feed(self, data: bytes) -> None:
         """Take bytes; none is the end of the connection. Raises `ConnectionBroken`."""
@@ -47,7 +67,7 @@ class UpstreamResponse:
             self.reusable = False
             if self.complete:  # what follows the answer is not HTTP
                 return
-            raise ConnectionBroken(f"the answer is not HTTP: {wrong}") from wrong
+            raise NotHttp(f"the answer is not HTTP: {wrong}") from wrong
         self._taken += len(data)
         if self.head is None and self._taken > MOST_OF_A_HEAD:
             raise ConnectionBroken(f"the head of the answer is longer than {MOST_OF_A_HEAD} bytes")
@@ -95,4 +115,4 @@ class UpstreamResponse:
     def on_message_complete(self) -> None:
         if self.head is not None and not self.complete:
             self.complete = True
-            self.reusable = self._parser.should_keep_alive()
+            self.reusable = self._parser.should_keep_alive() and not all(name in self._headers for name in _FRAMED)

@@ -21,7 +21,7 @@ from modelyard.parts.upstream.connections import (
 )
 from modelyard.parts.upstream.errors import Head, RetryableError
 from modelyard.parts.upstream.exchange import Adapters, Upstream
-from modelyard.parts.upstream.response import ConnectionBroken
+from modelyard.parts.upstream.response import ConnectionBroken, NotHttp
 from modelyard.protocols import Clock, ServedModel
 
 T = TypeVar("T")
@@ -136,7 +136,7 @@ class BlockingTransport:
             raise
         except (ConnectionBroken, OSError) as error:
             if kept is None:
-                raise _broken_off() from error
+                raise _broken_off(error) from error
             self._on_sent(False)
             self._hang_up()
         return connection.response.head
@@ -156,7 +156,7 @@ class BlockingTransport:
         except TimeoutError:
             raise
         except (ConnectionBroken, OSError) as error:
-            raise _broken_off() from error
+            raise _broken_off(error) from error
         return connection.response.take()
 
     def redirected(self, path: str, location: str) -> str | None:
@@ -223,7 +223,7 @@ class AsyncTransport:
             await connection.head()
         except ConnectionBroken as error:
             if kept is None:
-                raise _broken_off() from error
+                raise _broken_off(error) from error
             self._on_sent(False)
             self._hang_up()
         finally:
@@ -252,7 +252,7 @@ class AsyncTransport:
         try:
             return connection.take()
         except ConnectionBroken as error:
-            raise _broken_off() from error
+            raise _broken_off(error) from error
 
     def redirected(self, path: str, location: str) -> str | None:
         return self._state.clients.address.redirected(path, location)
@@ -298,7 +298,10 @@ def _unreachable() -> RetryableError:
     return RetryableError(BackendError("the upstream server cannot be reached"), again=True)
 
 
-def _broken_off() -> RetryableError:
+def _broken_off(error: Exception) -> RetryableError:
+    if isinstance(error, NotHttp):
+        wrong = "the upstream server's answer is not HTTP; the url must be where its chat completions are served"
+        return RetryableError(BackendError(wrong), again=True)
     return RetryableError(BackendError("the upstream server broke the connection off"), again=True)
 
 

@@ -254,3 +254,12 @@ def _status(completion: BookedRequest) -> int:
     if failure is None:
         return 200 if completion.whole else events.CALLER_LEFT
     return failure.status if isinstance(failure, ModelyardError) else ModelyardError.status
+
+
+def report_unread(
+    runtime: Runtime, principal: Principal, wrong: ModelyardError, model: object, *whose: str | None
+) -> None:
+    """Report what was asked in Python with parameters that cannot be read."""
+    entity, project = whose
+    of = entity or principal.entity, project or "", str(model)
+    runtime.observe(events.CompletionFailed(*of, wrong.code, principal.key_id, status=wrong.status))

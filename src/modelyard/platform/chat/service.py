@@ -10,13 +10,13 @@ from modelyard.domain import models, promotion
 from modelyard.domain.completion import Completion, CompletionRequest, Delta, StoredCompletion
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.record import EMPTY, Order
-from modelyard.errors import NotFound
+from modelyard.errors import InvalidInput, NotFound
 from modelyard.flow import Call, Flow, aiterate, arun, iterate, run
 from modelyard.formats.chat import kept_fast
 from modelyard.platform import lineage, paging
 from modelyard.platform.catalogue.service import requested_name
 from modelyard.platform.chat.backend_stream import CompletionResult
-from modelyard.platform.chat.booked_request import RequestInProgress
+from modelyard.platform.chat.booked_request import RequestInProgress, report_unread
 from modelyard.platform.chat.pipeline import CompletionPipeline
 from modelyard.platform.chat.plan import known_plan, make_plan
 from modelyard.platform.chat.request import ChatOptions, CompletionOptions, build_request
@@ -154,7 +154,11 @@ class Chat:
         entity, project = options.pop("entity", None), options.pop("project", None)
         if request is None:
             named = options if type(options.get("model")) is str else self._named(options)
-            request = build_request(named, streamed)
+            try:
+                request = build_request(named, streamed)
+            except InvalidInput as wrong:
+                report_unread(self._runtime, self._principal, wrong, named.get("model"), entity, project)
+                raise
         elif options:
             raise TypeError("give a CompletionRequest or keywords, not both")
         elif request.streamed is not streamed:

@@ -40,7 +40,8 @@ def named_model(snapshot: Snapshot, principal: Principal, model: Model | str) ->
 def _absent(snapshot: Snapshot, principal: Principal, name: str) -> NotFound:
     own = snapshot.page(Model, "by_entity", principal.entity, limit=_PAGE)
     known = [f"{one.project}/{one.name}" for one in own if principal.scope.covers(one.entity, one.project)]
-    return NotFound("Model", name, nearest(name, known).removeprefix("; "))
+    same = [one for one in known if one.rpartition("/")[2] == name]
+    return NotFound("Model", name, (nearest(name, same, 0.0) or nearest(name, known)).removeprefix("; "))
 
 
 def found_checkpoint(snapshot: Snapshot, model: Model, step: int) -> Checkpoint:

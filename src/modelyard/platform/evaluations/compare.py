@@ -7,6 +7,7 @@ import attrs
 
 from modelyard.domain.evaluation.aggregate import MetricSummary, ReportKeywords, RowNote, aggregate
 from modelyard.domain.evaluation.comparison import is_number
+from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.pairing import compare, compare_pages
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import InvalidInput, nearest
@@ -16,7 +17,7 @@ from modelyard.platform.runtime import Runtime
 from modelyard.report.evaluations.comparison import ComparisonReport, regression_text
 from modelyard.report.evaluations.export import Format, RunRows, run_lines
 from modelyard.report.evaluations.run import RunReport
-from modelyard.report.numbers import count_text
+from modelyard.report.numbers import count_text, mean_text
 from modelyard.report.table import text_table
 
 MOST_COMMENTS = 50
@@ -88,6 +89,7 @@ class Check:
     value: float | None
     passed: bool
     reason: str
+    kind: MetricKind | None = None
 
 
 @attrs.frozen(repr=False)
@@ -104,12 +106,12 @@ class QualityGate:
         return str(self)  # pytest shows the repr of `gate` for `assert gate.passed, gate`
 
     def __str__(self) -> str:
-        rows = [(one.metric, one.threshold, one.value, "passed" if one.passed else one.reason) for one in self.checks]
-        return text_table(("metric", "at least", "found", ""), [[_cell(cell) for cell in row] for row in rows])
+        return text_table(("metric", "at least", "found", ""), [_line(one) for one in self.checks])
 
 
-def _cell(cell: object) -> object:
-    return f"{cell:.4g}" if isinstance(cell, float) else "–" if cell is None else cell
+def _line(one: Check) -> tuple[object, ...]:
+    numbers = (mean_text(number, one.kind) for number in (one.threshold, one.value))
+    return one.metric, *numbers, "passed" if one.passed else one.reason
 
 
 def check_thresholds(report: RunReport, thresholds: Mapping[str, float], max_errors: float) -> QualityGate:
@@ -134,4 +136,4 @@ def _check(known: Mapping[str, MetricSummary], name: str, threshold: float, max_
         reasons.append("below the threshold")
     if errors > max_errors * summary.trials:
         reasons.append(f"{count_text(errors)} of {count_text(summary.trials)} trials failed")
-    return Check(name, threshold, summary.mean, not reasons, "; ".join(reasons))
+    return Check(name, threshold, summary.mean, not reasons, "; ".join(reasons), summary.kind)

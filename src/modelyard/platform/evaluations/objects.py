@@ -17,7 +17,7 @@ from modelyard.formats.jsonl import read_rows, written_row
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.evaluations.references import Namespace, References, ScopedReader, find_version
 from modelyard.platform.listing import Cursor, Listing
-from modelyard.platform.owned import unless_deleted
+from modelyard.platform.owned import store_texts
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, iter_index, named_place, unique_ids
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import ArtifactStore, Snapshot, StoredArtifact, Tx
@@ -75,8 +75,7 @@ class Objects:
         def step(tx: Tx) -> ObjectVersion:
             return [self._publish(tx, version) for version in versions][-1]
 
-        began = self._runtime.clock.monotonic()
-        return self._runtime.store.transact(unless_deleted(self._runtime, versions[0].entity, began, step))
+        return store_texts(self._runtime, versions[0].entity, step)
 
     def _keep_with_rows(self, new: ObjectVersion, rows: Iterable[Mapping[str, Any]]) -> ObjectVersion:
         began = self._runtime.clock.monotonic()
@@ -85,8 +84,7 @@ class Objects:
             table_digest = table.hex()
             named = digest({**new.content, "rows": table_digest})
             new = attrs.evolve(new, digest=named, rows=table.rows, rows_artifact=stored.name, table_digest=table_digest)
-            step = unless_deleted(self._runtime, new.entity, began, partial(self._publish, new=new))
-            kept = self._runtime.store.transact(step)
+            kept = store_texts(self._runtime, new.entity, partial(self._publish, new=new), began)
         if kept.id != new.id:
             self._runtime.artifacts.remove(stored.name)
         return kept

@@ -18,6 +18,7 @@ from modelyard.formats.json import as_json
 from modelyard.platform.evaluations.references import Namespace, References, ScopedReader
 from modelyard.platform.evaluations.stored_run import scores_of
 from modelyard.platform.listing import BATCH, Cursor, Listing
+from modelyard.platform.owned import store_texts
 from modelyard.platform.paging import cursor_at, index_listing, unique_ids
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -197,7 +198,7 @@ class Predictions(_Kept[Prediction]):
             output=_answer(output),
             span={"genai_span_ref": spans} if spans else EMPTY,
         )
-        return self._runtime.store.transact(partial(self._create, new, namespace))
+        return store_texts(self._runtime, new.entity, partial(self._create, new, namespace))
 
     def _create(self, new: Prediction, namespace: Namespace, tx: Tx) -> Prediction:
         self._references.check(tx, model=(ObjectKind.MODEL, new.model))
@@ -256,7 +257,7 @@ class Scores(_Kept[Score]):
             run_id=run_id,
             value={"value": value},
         )
-        return self._runtime.store.transact(partial(self._create, new, namespace))
+        return store_texts(self._runtime, new.entity, partial(self._create, new, namespace))
 
     def _create(self, new: Score, namespace: Namespace, tx: Tx) -> Score:
         self._references.check(tx, scorer=(ObjectKind.SCORER, new.scorer))

@@ -25,7 +25,7 @@ from modelyard.platform.paging import cursor_at, iter_index_live
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 from modelyard.report.evaluations.run import RunReport
-from modelyard.report.numbers import model_text, ref_text
+from modelyard.report.numbers import model_text, ref_text, score_text
 from modelyard.report.table import printable
 from modelyard.report.terminal import Show, progress_bar
 
@@ -94,7 +94,7 @@ class EvaluationResult:
         self.errors: Rows = Rows(runtime, run, lambda row: row.outcome in _FAILED)
 
     def __repr__(self) -> str:
-        return f"<EvaluationResult {self.run.id} {self.run.state}, score {self.score}>"
+        return f"<EvaluationResult {self.run.id} {self.run.state}, score {score_text(self.run)}>"
 
     def __str__(self) -> str:
         return str(report_of(self._runtime, self.run))

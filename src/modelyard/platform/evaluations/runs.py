@@ -22,7 +22,7 @@ from modelyard.platform.evaluations.shards import last_jobs, rows_done
 from modelyard.platform.jobs.queue import announce, cancel_jobs
 from modelyard.platform.lineage import run_lineage
 from modelyard.platform.listing import BATCH, Cursor, Listing
-from modelyard.platform.owned import remove_owned
+from modelyard.platform.owned import remove_owned, store_texts
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_index, unique_ids
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -65,7 +65,7 @@ class Runs:
             self._runtime.clock.now(),
             source_evaluation_run_id=source_evaluation_run_id or None,
         )
-        return self._runtime.store.transact(lambda tx: self._create(tx, run))
+        return store_texts(self._runtime, run.entity, partial(self._create, run=run))
 
     def get(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> EvaluationRun:
         """Return a run. If a project is named, the run must be in it. Raises `NotFound`."""

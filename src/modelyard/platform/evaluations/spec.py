@@ -42,6 +42,7 @@ from modelyard.platform.evaluations.scorers import (
 from modelyard.platform.evaluations.shards import split
 from modelyard.platform.jobs.claims import requester_spec
 from modelyard.platform.jobs.queue import enqueue
+from modelyard.platform.owned import store_texts
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
@@ -133,9 +134,9 @@ class RunSpec:
 
     def store(self, step: Callable[[Tx], T]) -> T:
         if "artifact" not in self.job.spec:
-            return self.runtime.store.transact(step)
+            return store_texts(self.runtime, self.job.entity, step)
         with remove_unless_recorded(self.runtime.artifacts, self.job.spec["artifact"]):
-            return self.runtime.store.transact(step)
+            return store_texts(self.runtime, self.job.entity, step)
 
 
 # ---- a run ---------------------------------------------------------------------------------------------------------

@@ -210,10 +210,26 @@ def _evidence(
     if not isinstance(require, NotWorse):
         raise InvalidInput.at("require", msg='must be NotWorse("<evaluation>"), or nothing')
     found, now = runtime.store.read(lambda snapshot: _pointed(snapshot, principal, model, step, alias))
-    if now is not None and now.step == step:
-        return _Evidence(step)
     current = None if now is None else now.step
+    if current in (None, step):
+        _check_alone(runtime, principal, found, step, require)
+    if current == step:
+        return _Evidence(step)
     return _Evidence(step, current, promotion_evidence(runtime, principal, found, step, current, require))
+
+
+def _check_alone(runtime: Runtime, principal: Principal, model: Model, step: int, require: NotWorse) -> None:
+    """Refuse what no run meets, such as a misspelt metric, though nothing is compared: by a run of the step, if there
+    is one. Raises `InvalidInput`."""
+    try:
+        if require.runs is not None:
+            run = find_run(runtime, principal, require.runs["candidate"])
+        else:
+            run, _ = runtime.store.read(partial(_newest, principal, require.evaluation or "", model, (step, step)))
+    except PromotionRefused:
+        return
+    same = compare_runs(runtime, run, run, confidence=require.confidence, lower_is_better=require.lower_is_better)
+    same.comparison.check_not_worse(require.metric, require.margin)
 
 
 def _pointed(

@@ -31,7 +31,7 @@ from modelyard.part import Part
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.catalogue.service import offered
 from modelyard.platform.chat.capability_checks import modality_of
-from modelyard.platform.owned import unless_deleted
+from modelyard.platform.owned import store_texts
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import ArtifactStore, Snapshot, StoredArtifact, Tx
 
@@ -255,8 +255,7 @@ def keep_version(
         requested = Dataset(
             runtime.ids(), *place, 0, stored.name, rows, stored.size, stored.digest, runtime.clock.now()
         )
-        step = unless_deleted(runtime, place[0], began, partial(add_version, requested=requested))
-        dataset = runtime.store.transact(step)
+        dataset = store_texts(runtime, place[0], partial(add_version, requested=requested), began)
     if dataset.id != requested.id:
         runtime.artifacts.remove(stored.name)
     return dataset

@@ -63,6 +63,11 @@ class JobHandle:
         """The step of its checkpoint, once it has made one."""
         return self.refresh().step
 
+    @property
+    def stop_reason(self) -> str | None:
+        """Why it has ended, in words: the error, or what ended a loop. None of what succeeded otherwise."""
+        return self.refresh().stop_reason
+
     def cancel(self) -> TrainingJob:
         """End it: at once while it waits, at its next step while it runs. Idempotent; one that has ended stays so."""
         return cancel_job(self._runtime, self._principal, self.id)

@@ -13,7 +13,9 @@ from modelyard import JobChanged, open_platform
 from modelyard.artifacts import MemoryArtifacts
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Pricing
+from modelyard.domain.job import Job
 from modelyard.errors import StoreError
+from modelyard.parts.metrics import service
 from modelyard.platform.meters import BOUNDS
 from modelyard.testing import ManualClock
 
@@ -128,6 +130,40 @@ def test_jobs_are_counted_by_the_accelerators_that_they_need() -> None:
         nothing | {("8", "ready"): 1, ("2", "claimed"): 1},
         nothing | {("8", "claimed"): 1},
     ]
+
+
+class Limits:
+    """A snapshot that has no way to count a whole index, and notes how many jobs each question may read."""
+
+    def __init__(self, snapshot: Any, of_jobs: list[int | None]) -> None:
+        self._snapshot, self._of_jobs, self.time = snapshot, of_jobs, snapshot.time
+
+    def select(self, cls: type, *given: Any, limit: int | None = None, **more: Any) -> Any:
+        self._note(cls, limit)
+        return self._snapshot.select(cls, *given, limit=limit, **more)
+
+    def page(self, cls: type, *given: Any, limit: int | None = None, **more: Any) -> Any:
+        self._note(cls, limit)
+        return self._snapshot.page(cls, *given, limit=limit, **more)
+
+    def _note(self, cls: type, limit: int | None) -> None:
+        if cls is Job:
+            self._of_jobs.append(limit)
+
+
+def test_of_however_many_jobs_a_bounded_number_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "MOST_COUNTED", 3)
+    limits: list[int | None] = []
+    with open_platform() as platform:
+        for _ in range(5):
+            platform.evaluations.submit("quiz", "echo", [{"prompt": "a"}], project="desk")
+        store: Any = platform._runtime.store
+        families = store.read(lambda snapshot: service._queue(platform._runtime, Limits(snapshot, limits)))
+    found = {family.name: list(family.samples) for family in families}
+    assert ({"status": "queued"}, 3) in found["modelyard_jobs"]
+    assert ({"place": "ready"}, 3) in found["modelyard_queue_jobs"]
+    assert limits
+    assert all(limit is not None and limit <= 3 for limit in limits)
 
 
 def test_what_other_processes_share_is_left_out_while_the_store_cannot_be_read(

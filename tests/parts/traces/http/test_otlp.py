@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from each import each_case
 from example_counts import examples
 from http_client import Answer, Client, client_of
 from modelyard import open_platform
@@ -267,6 +268,13 @@ def test_one_odd_span_in_protobuf_costs_itself_at_most(odd: bytes, at: int) -> N
         assert {"01" * 8, "02" * 8, "03" * 8} <= kept
         said = ExportTraceServiceResponse.FromString(answer.raw).partial_success
         assert said.rejected_spans == 4 - len(kept)
+
+
+@each_case("character", [*map(chr, range(32))])
+def test_a_control_character_that_is_not_escaped_costs_nothing(client: Any, character: str) -> None:
+    raw = json.dumps(export(span(name="a~b"))).encode().replace(b"~", character.encode())
+    answer = client.send("POST", PATH, raw=raw, check=False)
+    assert (answer.status, answer.json) == (200, {})
 
 
 def test_reasons_are_told_once_with_their_first_place(client: Any) -> None:

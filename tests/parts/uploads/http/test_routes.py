@@ -179,6 +179,7 @@ def test_the_reader_of_selections_sees_what_is_missing() -> None:
     assert lacking(query, {}) == [".a"]
 
 
+@pytest.mark.slow
 def test_the_recorded_upload_becomes_a_dataset_that_trains(client: Any, platform: Any) -> None:
     uploader, data = Uploader(client, platform.keys.create("my-team").secret), rows(4)
     before, ours = names(platform), {}
@@ -442,6 +443,7 @@ def test_an_address_opens_its_own_project_alone(uploader: Uploader, platform: An
     assert bearer.scope == Scope("acme", frozenset(["proj"]))
 
 
+@pytest.mark.slow
 def test_with_an_entity_goes_what_was_on_its_way(client: Any, platform: Any) -> None:
     before = names(platform)
     leaver = Uploader(client, platform.keys.create("leaver").secret)

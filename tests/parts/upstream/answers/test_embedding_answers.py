@@ -34,6 +34,10 @@ def of_text(vector: list[float]) -> str:
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
+def of_url_safe_text(vector: list[float]) -> str:
+    return of_text(vector).translate(str.maketrans("+/", "-_")).rstrip("=")
+
+
 def data_of(vectors: Vectors, write: Callable[[list[float]], Any], **more: Any) -> Any:
     return {
         "object": "list",
@@ -45,6 +49,7 @@ def data_of(vectors: Vectors, write: Callable[[list[float]], Any], **more: Any) 
 WRITTEN: Mapping[str, Callable[[Vectors], Any]] = {
     "numbers": lambda vectors: data_of(vectors, list),
     "base64": lambda vectors: data_of(vectors, of_text),
+    "base64 for addresses, without padding": lambda vectors: data_of(vectors, of_url_safe_text),
     "numbers as strings": lambda vectors: data_of(vectors, lambda one: [*map(repr, one)]),
     "a list around each": lambda vectors: data_of(vectors, lambda one: [one]),
     "an object around each": lambda vectors: data_of(vectors, lambda one: {"float": one}),

@@ -13,7 +13,7 @@ from modelyard.parts.batches.files.joined import open_joined
 from modelyard.parts.batches.files.records import UPLOADED_FOR, StoredFile
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.listing import Cursor, Listing
-from modelyard.platform.owned import unless_deleted
+from modelyard.platform.owned import store_texts
 from modelyard.platform.paging import (
     cursor_at,
     get_or_none,
@@ -83,9 +83,7 @@ class Files:
             place = (self._runtime.ids(), entity, project)
             file = StoredFile(*place, filename, purpose, stored.size, now, expires_at, parts)
             gone: list[StoredFile] = []
-            began = self._runtime.clock.monotonic() if began is None else began
-            add = partial(_add, file=file, gone=gone)
-            self._runtime.store.transact(unless_deleted(self._runtime, entity, began, add))
+            store_texts(self._runtime, entity, partial(_add, file=file, gone=gone), began)
         for old in gone:
             self._remove_parts(old)
         return file

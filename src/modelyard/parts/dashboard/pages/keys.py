@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from modelyard.domain.identity import ApiKey, NewKey
+from modelyard.errors import NotFound
 from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, short_id, when, whole_number
 from modelyard.parts.reports.html import Html, chip, joined, section, table, tag
-from modelyard.report.numbers import NONE
+from modelyard.report.numbers import NONE, id_text
 
 PAGE = 200
 
@@ -47,6 +48,14 @@ def _line(view: View, key: ApiKey) -> Sequence[object]:
         when(key.created_at),
         revoke if alive else "",
     )
+
+
+def key_text(view: View, id: str) -> str:
+    """Return the name of a key, or the end of its id."""
+    try:
+        return view.platform.keys.get(id).name or id_text(id)
+    except NotFound:
+        return id_text(id)
 
 
 def limits_text(key: ApiKey) -> str:

@@ -9,7 +9,7 @@ from modelyard.parts.annotations.pages import notes
 from modelyard.parts.dashboard.pages.training_facts import trained_facts
 from modelyard.parts.dashboard.view import HtmlPage, View, duration, short_id, status_chip, when, whole_number
 from modelyard.parts.reports.html import Html, chip, facts, html, joined, section, shortened, table
-from modelyard.report.numbers import NONE, ref_text
+from modelyard.report.numbers import NONE, ref_text, score_text
 
 MOST = 100
 SHORT = 10
@@ -32,7 +32,7 @@ def checkpoint(view: View) -> HtmlPage:
     ]
     numbers = [(name, f"{value:.4g}") for name, value in one.metrics.items()]
     runs = [
-        (view.link(ref_text(run.evaluation), "runs", run.id), status_chip(run.state), _score(run.summary))
+        (view.link(ref_text(run.evaluation), "runs", run.id), status_chip(run.state), score_text(run))
         for run in found.runs[:MOST]
     ]
     parents = [
@@ -74,11 +74,6 @@ def _data(made: TrainedStep) -> Html:
     if made.data_digest is None:
         return html(NONE)
     return shortened(made.data_url or f"sha256 {made.data_digest[:SHORT]}…", made.data_digest)
-
-
-def _score(summary: object) -> str:
-    value = summary.get("mean") if hasattr(summary, "get") else None
-    return f"{value:.4g}" if isinstance(value, int | float) else NONE
 
 
 # ---- of a model

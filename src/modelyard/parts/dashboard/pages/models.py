@@ -9,12 +9,13 @@ from modelyard.domain.record import Page
 from modelyard.parts.annotations.pages import annotated, badges, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
 from modelyard.parts.dashboard.pages import lineage
+from modelyard.parts.dashboard.pages.keys import key_text
 from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, short_id, verdict_chip, when, whole_number
 from modelyard.parts.reports.curves import curves
 from modelyard.parts.reports.html import Html, chip, facts, folded, joined, section, table, tag
 from modelyard.parts.reports.line_plot import Series
 from modelyard.parts.reports.training_plots import metric_order
-from modelyard.report.numbers import NONE, ref_text
+from modelyard.report.numbers import NONE, ref_text, score_text
 
 PAGE = 50
 MOST_CHECKPOINTS = 200
@@ -142,7 +143,7 @@ def _history(view: View, model: Model) -> Html:
             one.alias,
             NONE if one.step is None else one.step,
             verdict_chip(one.verdict),
-            one.by,
+            key_text(view, one.by),
             when(one.created_at),
         )
         for alias in view.platform.models.aliases(model)
@@ -191,17 +192,13 @@ def _runs(view: View, model: Model, steps: Sequence[Checkpoint]) -> Html:
     lines = []
     for one in reversed(steps[-MOST_RUNS:]):
         for run in view.platform.models.lineage(model, one.step).runs[:MOST_RUNS]:
-            score = (run.summary or {}).get("mean")
-            lines.append((one.step, view.link(ref_text(run.evaluation), "runs", run.id), run.state, _score(score)))
+            shown = view.link(ref_text(run.evaluation), "runs", run.id)
+            lines.append((one.step, shown, run.state, score_text(run)))
     return (
         table([("step", "number"), ("evaluation", ""), ("state", ""), ("score", "number")], lines)
         if lines
         else Html("")
     )
-
-
-def _score(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, int | float) else NONE
 
 
 # ---- actions

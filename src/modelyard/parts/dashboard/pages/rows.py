@@ -9,12 +9,13 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import canonical_json
+from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult
 from modelyard.parts.dashboard.pages.runs import size_of
 from modelyard.parts.dashboard.view import HtmlPage, View, duration, empty, money, whole_number
 from modelyard.parts.reports.html import Html, chip, facts, joined, section, table, tag
 from modelyard.platform.evaluations.result import Rows
-from modelyard.report.numbers import NONE, count_text, model_text, ref_text
+from modelyard.report.numbers import NONE, count_text, mean_text, model_text, ref_text, stored_kind, value_text
 
 LONGEST = 2000
 """How many characters of a string are shown, and compared word by word."""
@@ -174,17 +175,17 @@ def _slice_table(view: View, run: EvaluationRun, every: Rows, wanted: Filter) ->
         if value := _short(row.row.get(wanted.field)):
             found.setdefault(value, []).append(row)
     largest = sorted(found.items(), key=lambda one: (-len(one[1]), one[0]))[:MOST_SLICES]
-    lines = []
+    lines, kind = [], stored_kind(run.summary or {})
     for value, those in largest:
         link = view.link(value, "runs", run.id, "rows", **{**wanted.query, "value": value})
-        lines.append((link, len(those), _mean(those), sum(row.outcome in _FAILED for row in those)))
+        lines.append((link, len(those), _mean(those, kind), sum(row.outcome in _FAILED for row in those)))
     columns = [(wanted.field, ""), ("rows", "number"), ("mean score", "number"), ("errors", "number")]
     return section(f"Scores by {wanted.field}, of the first {count_text(SLICED)} rows", table(columns, lines, "narrow"))
 
 
-def _mean(those: Sequence[RowResult]) -> str:
+def _mean(those: Sequence[RowResult], kind: MetricKind | None) -> str:
     scores = [row.score for row in those if row.score is not None]
-    return f"{sum(scores) / len(scores):.4g}" if scores else NONE
+    return mean_text(sum(scores) / len(scores) if scores else None, kind)
 
 
 # ---- one row -----------------------------------------------------------------------------------------------------
@@ -215,7 +216,8 @@ def _trial(view: View, run: EvaluationRun, row: RowResult, wanted: Filter, sever
             ("baseline's output", _text(before.output)),
             ("output", difference(_plain(before.output), _plain(row.output))),
         ]
-        pairs.append(("baseline's score", f"{_value(before.score)}, now {_value(row.score)}"))
+        kind = stored_kind(run.summary or {})
+        pairs.append(("baseline's score", f"{value_text(before.score, kind)}, now {value_text(row.score, kind)}"))
     if row.detail:
         pairs.append(("why", row.detail))
     pairs += [(f"{scorer} says", _text(words)) for scorer, words in row.comments.items()]
@@ -234,7 +236,9 @@ def _used(row: RowResult) -> Iterator[str]:
 
 
 def _value(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else NONE if value is None else str(value)
+    if value is None or isinstance(value, float):
+        return value_text(value, None)
+    return value_text(float(value), MetricKind.BINARY) if isinstance(value, bool) else str(value)
 
 
 def _plain(value: object) -> str:

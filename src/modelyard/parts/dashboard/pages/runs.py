@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.parts.annotations.pages import annotated, badges, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
@@ -12,7 +11,16 @@ from modelyard.parts.reports.comparison_page import comparison_content
 from modelyard.parts.reports.headline import asked_of, labels_of, primary_first
 from modelyard.parts.reports.html import Html, facts, joined, section, shortened, table, tag
 from modelyard.parts.reports.run_page import prompted, run_content, short_ref
-from modelyard.report.numbers import NONE, count_text, interval_text, model_text, ref_text, scorer_text
+from modelyard.report.numbers import (
+    NONE,
+    count_text,
+    interval_text,
+    model_text,
+    ref_text,
+    score_text,
+    scorer_text,
+    stored_mean_text,
+)
 
 PAGE = 50
 SEARCHED = 2000
@@ -94,14 +102,13 @@ def _line(view: View, run: EvaluationRun, known: Annotation | None) -> Sequence[
         tag("input", type="radio", name=name, value=run.id, required=True, aria_label=f"{model_text(run)} as {name}")
         for name in ("baseline", "candidate")
     ]
-    score = score_of(run)
     return (
         *pick,
         view.link(ref_text(run.evaluation), "runs", run.id),
         prompted(run),
         status_chip(run.state),
         scorer_text(run),
-        NONE if score is None else f"{score:.4g}",
+        score_text(run),
         when(run.started_at),
         lasted(run.started_at, run.finished_at),
         view.link(short_id(run.id), "runs", run.id),
@@ -148,7 +155,7 @@ def _cell(view: View, run: EvaluationRun | None, later: Sequence[EvaluationRun])
     """Show the score of a run, with its interval unless that takes long or is shown later."""
     if run is None:
         return NONE
-    score = view.link(f"{score_of(run):.4g}", "runs", run.id)
+    score = view.link(score_text(run), "runs", run.id)
     if run in later or not _is_short(run):
         return score
     return joined([score, view.kept(_interval_key(run), lambda: _interval(view, run))])
@@ -157,7 +164,7 @@ def _cell(view: View, run: EvaluationRun | None, later: Sequence[EvaluationRun])
 def _interval(view: View, run: EvaluationRun) -> Html:
     """Return the interval of a run's score, which is computed of all its rows."""
     found = primary_first(run, view.platform.evaluations.report(run).aggregate.metrics)
-    return tag("small", interval_text(found[0].interval, MetricKind.CONTINUOUS)) if found else Html("")
+    return tag("small", interval_text(found[0].interval, found[0].kind)) if found else Html("")
 
 
 # ---- one run
@@ -207,29 +214,30 @@ def _stored(run: EvaluationRun) -> Html:
         ("evaluation", short_ref(run.evaluation)),
         ("started", when(run.started_at)),
     ]
-    columns = [("metric", ""), *((name.replace("_", " "), "number") for name in _COUNTED)]
+    columns = [("metric", ""), ("mean", "number"), *((name.replace("_", " "), "number") for name in _COUNTED)]
     scorers = (run.summary or {}).get("scorers")
     known = scorers.items() if isinstance(scorers, Mapping) else ()
-    lines = [[name, *map(_number, map(one.get, _COUNTED))] for name, one in known if isinstance(one, Mapping)]
+    lines = [
+        [name, stored_mean_text(one), *map(_count, map(one.get, _COUNTED))]
+        for name, one in known
+        if isinstance(one, Mapping)
+    ]
     metrics = section("Metrics", table(columns, lines)) if lines else ""
     return joined([_headline(run), facts(pairs), metrics])
 
 
-_COUNTED = ("mean", "scored", "unscored", "scorer_errors", "model_errors")
-"""What is stored of each metric, and shown."""
+_COUNTED = ("scored", "unscored", "scorer_errors", "model_errors")
+"""What is stored of each metric next to its mean, and shown."""
 
 
 def _headline(run: EvaluationRun) -> Html:
-    score = score_of(run)
-    if score is None:
+    if score_of(run) is None:
         return Html("")
-    return tag("p", f"{model_text(run)} scores {score:.4g} by {scorer_text(run)}.", kind="headline")
+    return tag("p", f"{model_text(run)} scores {score_text(run)} by {scorer_text(run)}.", kind="headline")
 
 
-def _number(value: object) -> str:
-    if isinstance(value, int | float):
-        return count_text(value) if isinstance(value, int) else f"{value:.4g}"
-    return NONE
+def _count(value: object) -> str:
+    return count_text(value) if isinstance(value, int) else NONE
 
 
 def compared(view: View) -> HtmlPage:

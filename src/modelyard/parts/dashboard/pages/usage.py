@@ -5,10 +5,10 @@ from datetime import timedelta
 from decimal import Decimal
 
 from modelyard.domain.usage import Budget, UsageSum
-from modelyard.parts.dashboard.pages.keys import limits_text
+from modelyard.parts.dashboard.pages.keys import key_text, limits_text
 from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, money, when
 from modelyard.parts.reports.html import Html, chip, html, joined, section, table, tag
-from modelyard.report.numbers import NONE, count_text, id_text
+from modelyard.report.numbers import NONE, count_text
 
 _BUDGETS = (("budget of", ""), ("period", ""), ("spent", ""), ("reserved", "number"))
 
@@ -63,7 +63,7 @@ def _sums(view: View, name: str, sums: Sequence[UsageSum]) -> Html:
 
 def _named(view: View, name: str, value: str) -> Html:
     if name == "key" and value:
-        return view.link(f"…{value[-8:]}", "keys", kind="")
+        return view.link(key_text(view, value), "keys", kind="")
     return html(value or ("the host" if name == "key" else NONE))
 
 
@@ -94,7 +94,7 @@ def _whose(view: View, budget: Budget) -> Html:
     if budget.key_id is None:
         return html(budget.entity)
     key = view.platform.keys.get(budget.key_id)
-    return joined([view.link(f"key {key.name or id_text(key.id)}", "keys", kind=""), tag("small", limits_text(key))])
+    return joined(["key ", view.link(key_text(view, key.id), "keys", kind=""), tag("small", limits_text(key))])
 
 
 def _warning(budget: Budget) -> Html:

@@ -23,6 +23,7 @@ _NAMES = ("embedding", "embeddings", "data", "values", "float", "dense", "vector
 """Members that have vectors: of OpenAI, of Ollama, and of Gemini and Cohere, which put an object around each."""
 _DEEPEST = 6
 """How many objects and lists may stand around a vector."""
+_URL_SAFE = str.maketrans("-_", "+/")
 _SIZE = 4
 """Bytes of a 32-bit float."""
 
@@ -92,7 +93,8 @@ def _finite(numbers: "array[float]") -> Vector:
 
 def _floats(text: str) -> Vector:
     try:
-        raw = base64.b64decode(text, validate=True)
+        plain = text.rstrip("=").translate(_URL_SAFE)
+        raw = base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
         return _finite(array("f", struct.unpack(f"<{len(raw) // _SIZE}f", raw)))
     except (binascii.Error, struct.error, ValueError):
         raise InvalidInput.at("embedding", msg="must be 32-bit floats in base64", type="value_error") from None
