@@ -9,9 +9,9 @@ import attrs
 from modelyard.errors import InvalidInput, Problem, nearest
 
 if TYPE_CHECKING:
-    from modelyard.parts.resources import DPOKeywords, RLKeywords, SFTKeywords
+    from modelyard.parts.resources import DPOKeywords, LoopKeywords, RLKeywords, SFTKeywords
 else:
-    DPOKeywords = RLKeywords = SFTKeywords = TypedDict("Keywords", {})
+    DPOKeywords = LoopKeywords = RLKeywords = SFTKeywords = TypedDict("Keywords", {})
 
 ImportanceSamplingLevel = Literal["token", "sequence", "average", "geometric_average"]
 AssistantTurns = Literal["all", "last"]
@@ -61,6 +61,10 @@ class TrainingConfig:
 
     def check_rows(self, rows: int) -> None:
         """Raise `InvalidInput` where so many rows do not suit the settings."""
+
+    def of_round(self, number: int, rounds: int) -> Self:
+        """Return the settings of a round of a loop, after `number` others."""
+        return self
 
 
 @attrs.frozen(kw_only=True)
@@ -123,6 +127,9 @@ class RLConfig(TrainingConfig):
             ("kl_penalty_reference_step", reference is None or reference >= 0, "must be a step, 0 or more"),
             ("packed_sequence_length", self.packed_sequence_length >= 1, "must be 1 or more"),
         ]
+
+    def step_rates(self, steps: int) -> Sequence[float]:
+        return (self.learning_rate,) * steps
 
     @classmethod
     def resolve(cls, given: Mapping[str, Any]) -> Self:
@@ -303,7 +310,7 @@ class DPOOptions(DPOKeywords, total=False):
     label_smoothing: float | None
 
 
-class LoopOptions(RLOptions, total=False):
+class LoopOptions(RLOptions, LoopKeywords, total=False):
     rounds: int | None
     samples: int | None
     tasks_per_round: int | None

@@ -8,6 +8,7 @@ from modelyard.parts.comparisons.service import CompareAll
 from modelyard.parts.completions.service import Completions
 from modelyard.parts.datasets.service import Datasets
 from modelyard.parts.embeddings.service import Embeddings
+from modelyard.parts.episodes.agents import LoopKeywords as LoopKeywords
 from modelyard.parts.episodes.service import Episodes
 from modelyard.parts.fine_tuning.service import FineTuning
 from modelyard.parts.interchange.service import InspectLogs

@@ -13,7 +13,9 @@ def _standard(name: str, *has: str) -> Part:
     Every platform asks for these hooks, so a part says here which of them it `has`.
     """
     known: dict[str, object] = {
-        hook: None for hook in ("engine", "on_event", "upkeep", "captures", "submits", "names") if hook not in has
+        hook: None
+        for hook in ("engine", "on_event", "upkeep", "captures", "submits", "loops", "names")
+        if hook not in has
     }
     part: Part = deferred(lambda: import_module(f"modelyard.parts.{name}.part").PART, name=name, **known)
     return part
@@ -37,7 +39,7 @@ STANDARD: Sequence[Part] = (
     _standard("traffic"),
     _standard("tinker"),
     _standard("annotations"),
-    _standard("episodes", "captures", "submits"),
+    _standard("episodes", "captures", "submits", "loops"),
     _standard("variants", "names"),
     _standard("uploads"),
     _standard("shares"),

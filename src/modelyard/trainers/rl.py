@@ -14,8 +14,6 @@ from modelyard.trainers.credits import Credit, credit_trajectories, group_advant
 from modelyard.trainers.loop import Learner, Metrics, Plan, Policies, Turn, TurnTally, length_metrics, mean
 from modelyard.trainers.losses import TrainedSequence, policy_loss
 
-# ---- RL: what there is to learn ------------------------------------------------------------------------------------
-
 
 def plan_rl(
     learner: Learner,
@@ -29,8 +27,9 @@ def plan_rl(
     each trajectory is worth, once to learn from them, a packed sequence at a time. Without any difference of rewards
     there are no steps, and the weights stay the parent's. Held-out rows are not read: a loop validates by sampling."""
     survey = _survey(learner, data, config)
-    batches = islice(enumerate(survey.batches(learner, data), start=1), resume_step, None)
-    steps = (_step(learner, config, policies, number, batch) for number, batch in batches)
+    rates = config.step_rates(len(survey.runs))
+    batches = islice(enumerate(zip(survey.batches(learner, data), rates, strict=True), 1), resume_step, None)
+    steps = (_step(learner, config, policies, number, *batch) for number, batch in batches)
     return Plan(len(survey.runs), steps, survey.metrics)
 
 
@@ -98,13 +97,18 @@ def _reward_metrics(groups: Sequence[Sequence[tuple[float, int]]]) -> Metrics:
     return {"reward": mean(list(chain.from_iterable(rewards))), "reward_std_dev": mean(deviations)}
 
 
-# ---- RL: a step ------------------------------------------------------------------------------------------------------
+# ---- a step ------------------------------------------------------------------------------------------------------
 
 
-def _step(learner: Learner, config: RLConfig, policies: Policies, number: int, batch: _Batch) -> tuple[int, Metrics]:
+def _step(
+    learner: Learner, config: RLConfig, policies: Policies, number: int, batch: _Batch, rate: float
+) -> tuple[int, Metrics]:
     turns = list(chain.from_iterable(batch.turns))
-    before = _by_trajectory(_scored(learner, policies.parent, turns), batch)
-    reference = _by_trajectory(_scored(learner, policies.reference, turns), batch)
+
+    def scored(model: object | None) -> Sequence[Sequence[float] | None]:
+        return [None] * len(batch.turns) if model is None else _by_trajectory(learner.scores(model, turns), batch)
+
+    before, reference = scored(policies.parent), scored(policies.reference)
 
     def loss(new: Rows) -> Loss:
         found = zip(batch.credits, batch.turns, _by_trajectory(new, batch), before, reference, strict=True)
@@ -112,17 +116,10 @@ def _step(learner: Learner, config: RLConfig, policies: Policies, number: int, b
         derivatives = _cut(chain.from_iterable(whole.derivatives), [len(turn.logprobs) for turn in turns])
         return attrs.evolve(whole, derivatives=derivatives)
 
-    metrics = learner.step(turns, Objective(loss), config.learning_rate, number)
-    return number, {**metrics, "learning_rate": config.learning_rate}
+    return number, {**learner.step(turns, Objective(loss), rate, number), "learning_rate": rate}
 
 
-def _scored(learner: Learner, model: object | None, turns: Sequence[Turn]) -> Rows | None:
-    return None if model is None else learner.scores(model, turns)
-
-
-def _by_trajectory(rows: Rows | None, batch: _Batch) -> Sequence[Sequence[float] | None]:
-    if rows is None:
-        return [None] * len(batch.turns)
+def _by_trajectory(rows: Rows, batch: _Batch) -> Sequence[Sequence[float]]:
     waiting = iter(rows)
     return [list(chain.from_iterable(islice(waiting, len(turns)))) for turns in batch.turns]
 

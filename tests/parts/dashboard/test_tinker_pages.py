@@ -76,6 +76,23 @@ def test_a_run_shows_its_curves_client_and_checkpoints(platform: Platform, shown
     assert "data-live" not in ended
 
 
+def test_a_run_shows_its_tokens_and_its_last_commands(platform: Platform, shown: Driven) -> None:
+    run = platform.compat.training_runs.get(shown.run)
+    tokens = sum(row.values["num_trainable_tokens"] for row in platform.compat.training_runs.metrics(run))
+    shown.learn(8, "pending")
+    text = page(platform, "tinker", shown.run)
+    assert tokens > 0
+    assert re.search(rf"trained tokens.{{0,40}}>{tokens:.0f}<", text)
+    commands = text.partition("Last commands")[2]
+    kinds = re.findall(r">(create model|forward backward|optim step|save weights)<", commands)
+    steps = ["optim step", "forward backward"] * 3
+    assert kinds == ["forward backward", "save weights", *steps, "create model"]
+    assert commands.index(">pending<") < commands.index(">done<")
+    platform.compat.training_runs.command(shown.run, 9, CommandKind.REFUSED, {"why": "it has no rows"})
+    shown.work()
+    assert "it has no rows" in page(platform, "tinker", shown.run).partition("Last commands")[2]
+
+
 def test_the_job_of_a_run_leads_to_the_run_and_its_model(platform: Platform, shown: Driven) -> None:
     run = platform.compat.training_runs.get(shown.run)
     text = page(platform, "jobs", run.job_id)

@@ -37,6 +37,7 @@ class Hub:
     retry_after: str = "7"
     busy_at: set[str] = attrs.field(factory=set)
     """Files of which the next request is refused with 429."""
+    licenses: dict[str, str] = attrs.field(factory=dict)
     sent: dict[str, bytes] = attrs.field(factory=dict, repr=False)
     """Files that are sent with other bytes than the digest is of."""
     no_digests: bool = False
@@ -67,7 +68,8 @@ class Hub:
     def info(self, name: str, commit: str) -> dict[str, Any]:
         siblings = [self._sibling(*file) for file in self.models[name].items()]
         private = self.pushed is not None and self.pushed.private.get(name, name in self.private)
-        return {"id": name, "sha": commit, "siblings": siblings, "private": private}
+        tags = [f"license:{self.licenses[name]}"] if name in self.licenses else []
+        return {"id": name, "sha": commit, "siblings": siblings, "private": private, "tags": ["lora", *tags]}
 
     def _sibling(self, file: str, data: bytes) -> dict[str, Any]:
         one: dict[str, Any] = {"rfilename": file, "size": len(data)}

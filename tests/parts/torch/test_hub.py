@@ -91,6 +91,29 @@ def test_a_model_is_added_by_its_name_and_answers(hub: Hub, tmp_path: Path) -> N
         assert next(one for one in yard.catalogue.list() if one.id == NAME).hub_id == NAME
 
 
+def test_the_licence_is_kept_and_is_in_the_card(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.licenses[NAME] = "apache-2.0"
+    with open_platform() as yard:
+        added = yard.add_base_model(NAME)
+        (base,) = yard.base_models()
+        assert base.source["license"] == "apache-2.0"
+        yard.models.create("m", project="demo", base_model=NAME)
+        for kind, license in (("known", None), ("own", "mit")):
+            yard.export_model("demo/m", tmp_path / kind, merged=True, license=license)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        assert yard.add_base_model(NAME) == added
+        (base,) = yard.base_models()
+        assert base.source["license"] == "apache-2.0"
+    cards = [(tmp_path / kind / "README.md").read_text() for kind in ("known", "own")]
+    assert ['license: "apache-2.0"' in cards[0], 'license: "mit"' in cards[1]] == [True, True]
+
+
+@pytest.mark.parametrize("said", ["", 'mit"\nx: 1', "a" * 65])
+def test_a_licence_that_is_no_id_is_left_out(said: str, hub: Hub) -> None:
+    hub.licenses[NAME] = said
+    assert "license" not in of_hub.fetch(NAME).source
+
+
 def test_another_id_keeps_the_name_of_the_hub(hub: Hub) -> None:
     with open_platform() as yard:
         entry = yard.add_base_model(NAME, id="mine")

@@ -7,13 +7,19 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from training_kit import TINY, learner_of, trainer_of
+from training_kit import TINY, groups_of_words, learner_of, trainer_of
 
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.training import Example, Preference
 from modelyard.errors import InvalidInput, TrainingError
 from modelyard.parts.contracts.trainer import WORDS, Run, context_of, followed
-from modelyard.parts.torch.training.options import BatchOptions, LocalDPOConfig, LocalRLConfig, LocalSFTConfig
+from modelyard.parts.torch.training.options import (
+    BatchOptions,
+    LocalDPOConfig,
+    LocalRLConfig,
+    LocalSFTConfig,
+    RateOptions,
+)
 from modelyard.protocols import Started, Step, TrainContext
 
 transformers = pytest.importorskip("transformers")
@@ -73,6 +79,37 @@ def test_the_rates_of_a_schedule_are_trained_with() -> None:
     config = LocalSFTConfig(batch_size=2, epochs=2, schedule="cosine", warmup_ratio=0.2, learning_rate=1e-3)
     run = trained(config)
     assert [step.metrics["learning_rate"] for step in run.steps] == list(config.learning_rates(12))
+
+
+def test_steps_of_preferences_and_of_trajectories_have_the_rates_of_a_schedule() -> None:
+    dpo = LocalDPOConfig(batch_size=2, schedule="linear", warmup_steps=1, learning_rate=1e-3)
+    run = trained(dpo, PAIRS, method="dpo")
+    assert [step.metrics["learning_rate"] for step in run.steps] == pytest.approx([0, 1e-3, 5e-4])
+    rl = LocalRLConfig(packed_sequence_length=32, schedule="linear", warmup_steps=1, learning_rate=1e-3)
+    groups = groups_of_words(6)
+    whole = trained(rl, groups, method="rl", save_every=1)
+    steps = len(whole.steps)
+    assert steps >= 3
+    wanted = [0, *(1e-3 * (1 - done / (steps - 1)) for done in range(steps - 1))]
+    assert [step.metrics["learning_rate"] for step in whole.steps] == pytest.approx(wanted)
+    assert len({step.metrics["loss"] for step in whole.steps}) > 1
+    constant = trained(attrs.evolve(rl, schedule="constant", warmup_steps=0), groups, method="rl")
+    assert constant.files != whole.files
+    for state in whole.states.items():
+        resumed = trained(rl, groups, context_of(TINY, resume=state), "rl", save_every=1)
+        assert (resumed.files, resumed.metrics) == (whole.files, whole.metrics)
+
+
+def test_a_schedule_goes_over_the_rounds_of_a_loop() -> None:
+    config = LocalRLConfig(learning_rate=1e-3, schedule="linear", warmup_steps=2)
+    rates = [config.of_round(number, 6).step_rates(3) for number in range(6)]
+    assert [len(set(of_one)) for of_one in rates] == [1] * 6, "one rate a round"
+    assert [rate for rate, *_ in rates] == pytest.approx([5e-4, 1e-3, 1e-3, 7.5e-4, 5e-4, 2.5e-4])
+    by_ratio = attrs.evolve(config, schedule="cosine", warmup_steps=0, warmup_ratio=0.3)
+    assert [by_ratio.of_round(number, 4).learning_rate for number in range(4)] == pytest.approx(
+        [5e-4, 1e-3, 1e-3, 5e-4]
+    )
+    assert LocalRLConfig(learning_rate=1e-3).of_round(3, 4) == LocalRLConfig(learning_rate=1e-3)
 
 
 # ---- batches and order -----------------------------------------------------------------------------------------------
@@ -314,6 +351,7 @@ def test_values_out_of_bounds_are_refused_by_name(options: dict[str, Any], name:
 
 def test_each_method_has_its_options() -> None:
     assert issubclass(LocalDPOConfig, BatchOptions)
+    assert issubclass(LocalRLConfig, RateOptions)
     assert not issubclass(LocalRLConfig, BatchOptions)
     assert LocalRLConfig(ppo=True, lora_rank=2).epsilon_high == 0.2
     assert LocalDPOConfig().learning_rate == 5e-6

@@ -119,8 +119,11 @@ def next_command(snapshot: Snapshot, run_id: str) -> RunCommand | None:
 
 
 def last_command(snapshot: Snapshot, run_id: str) -> RunCommand | None:
-    found = snapshot.page(RunCommand, "by_run", run_id, limit=1, descending=True)
-    return found[0] if found else None
+    return next(iter(last_commands(snapshot, run_id, 1)), None)
+
+
+def last_commands(snapshot: Snapshot, run_id: str, most: int) -> Sequence[RunCommand]:
+    return snapshot.page(RunCommand, "by_run", run_id, limit=most, descending=True)
 
 
 def applied_since(snapshot: Snapshot, run: TrainingRun, number: int) -> Iterator[RunCommand]:

@@ -6,15 +6,19 @@ from modelyard.domain.models import Model
 from modelyard.domain.record import FOR_EVER
 from modelyard.errors import NotFound
 from modelyard.parts.dashboard.pages.jobs import POINTS, job_curves
-from modelyard.parts.dashboard.view import HtmlPage, View, empty, short_id, when
+from modelyard.parts.dashboard.view import HtmlPage, View, empty, lasted, short_id, when
 from modelyard.parts.reports.html import Html, chip, facts, joined, section, table, tag
 from modelyard.parts.reports.inline_chart import sparkline
-from modelyard.parts.tinker.records import RunWeights, TrainingRun, WeightsKind
+from modelyard.parts.tinker.records import FutureStatus, RunCommand, RunWeights, TrainingRun, WeightsKind
+from modelyard.platform.training.metrics import MetricRow
 from modelyard.report.numbers import NONE, count_text
 
 PAGE = 25
 DRAWN = 40
 """About how many steps of each run are drawn in the list."""
+
+MOST_COMMANDS = 25
+"""How many of a run's commands are listed, the last of them."""
 
 MOST_WEIGHTS = 100
 """How many of a run's checkpoints are listed, the last of them."""
@@ -76,19 +80,21 @@ def _model(view: View, run: TrainingRun) -> Html:
 def run(view: View) -> HtmlPage:
     runs = view.platform.compat.training_runs
     found = runs.get(view.params["run"])
-    drawn = job_curves([("", runs.metrics(found, POINTS))], "optimizer step")
+    steps = runs.metrics(found, POINTS)
+    drawn = job_curves([("", steps)], "optimizer step")
     content = joined(
         [
-            facts(_facts(view, found)),
+            facts(_facts(view, found, steps)),
             section("Curves", drawn or tag("p", "No optimizer step has been made yet.")),
             section("Checkpoints", _weights(view, found, runs.weights.of_run(found.id))),
+            section("Last commands", _commands(runs.last_commands(found, MOST_COMMANDS))),
             section("Metadata", _metadata(found.metadata)),
         ]
     )
     return HtmlPage("Tinker run", content, live=not found.ended)
 
 
-def _facts(view: View, run: TrainingRun) -> Iterator[tuple[str, object]]:
+def _facts(view: View, run: TrainingRun, steps: Sequence[MetricRow]) -> Iterator[tuple[str, object]]:
     runs = view.platform.compat.training_runs
     session = runs.sessions.get(run.session_id).session
     yield "state", joined([_state(run), " ", run.ended])
@@ -97,6 +103,7 @@ def _facts(view: View, run: TrainingRun) -> Iterator[tuple[str, object]]:
     layers = [name.removeprefix("train_") for name in ("train_attn", "train_mlp", "train_unembed") if run.adapter[name]]
     yield "adapter", f"rank {run.adapter['rank']}, on {', '.join(layers)}"
     yield "optimizer steps", count_text(run.steps)
+    yield "trained tokens", _tokens(run, steps)
     yield "commands applied", count_text(run.applied + 1)
     yield "last command", when(runs.last_request(run))
     yield "client", " ".join(filter(None, (session.display_name, session.sdk_version))) or NONE
@@ -104,6 +111,30 @@ def _facts(view: View, run: TrainingRun) -> Iterator[tuple[str, object]]:
     yield "created", when(run.created_at)
     yield "job", view.link(short_id(run.job_id), "jobs", run.job_id)
     yield "id", run.id
+
+
+def _tokens(run: TrainingRun, steps: Sequence[MetricRow]) -> str:
+    """Return the tokens of all steps; about as many if only some of the steps were read."""
+    tokens = [row.values.get("num_trainable_tokens", 0) for row in steps]
+    if len(tokens) in (0, run.steps):
+        return count_text(int(sum(tokens)))
+    return f"about {count_text(round(sum(tokens) / len(tokens) * run.steps))}"
+
+
+def _commands(commands: Sequence[RunCommand]) -> Html:
+    columns = [("", "number"), ("command", ""), ("status", ""), ("came", ""), ("took", "number"), ("error", "text")]
+    lines = [
+        (
+            one.number,
+            one.kind.replace("_", " "),
+            chip(one.status, "live" if one.status is FutureStatus.PENDING else ""),
+            when(one.created_at),
+            lasted(one.created_at, one.ended_at),
+            one.error,
+        )
+        for one in commands
+    ]
+    return table(columns, lines)
 
 
 def _weights(view: View, run: TrainingRun, saved: Sequence[RunWeights]) -> Html:

@@ -1,7 +1,7 @@
 """`platform.compat.training_runs`: models that clients train command by command, as Tinker's interface has it."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
 from functools import partial
@@ -28,6 +28,7 @@ from modelyard.parts.tinker.command_log import (
     found_run,
     found_session,
     last_command,
+    last_commands,
     remove_old,
 )
 from modelyard.parts.tinker.held_run import step_trainer
@@ -213,8 +214,11 @@ class TrainingRuns:
 
     def last_request(self, run: TrainingRun) -> datetime:
         """Return when the last command of a run came."""
-        found = self._runtime.store.read(lambda snapshot: last_command(snapshot, run.id))
-        return run.created_at if found is None else found.created_at
+        return next((one.created_at for one in self.last_commands(run, 1)), run.created_at)
+
+    def last_commands(self, run: TrainingRun, most: int) -> Sequence[RunCommand]:
+        """Return at most so many commands of a run, the last one first."""
+        return self._runtime.store.read(lambda snapshot: last_commands(snapshot, run.id, most))
 
     def tokenizer_of(self, base_model: str) -> str | None:
         """Return a folder on this machine that has the tokenizer of a base model: its own, or that of tabular models;

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from modelyard.parts.torch.model_folder import (
     check_small_files,
     indexed_weights,
 )
+from modelyard.parts.torch.records import LICENSE
 
 try:
     import huggingface_hub
@@ -39,6 +40,8 @@ except ImportError as error:
 
 _DIGEST, _GIT = re.compile("[0-9a-f]{64}|[0-9a-f]{40}"), 40
 """The digest of a file in large-file storage, or of one in git, by its number of digits."""
+
+_LICENSE = re.compile(r"[\w.+-]{1,64}", re.ASCII)
 
 _WAIT = 60.0
 """Seconds after which a hub that names no time is asked again."""
@@ -74,10 +77,13 @@ class HubSnapshot:
     commit: str
     endpoint: str
     digests: Mapping[str, str]
+    license: str | None = None
+    """What the hub says; the cache does not know it."""
 
     @property
     def source(self) -> Mapping[str, str]:
-        return {"hub_id": self.name, "revision": self.commit, "endpoint": self.endpoint}
+        told = {} if self.license is None else {LICENSE: self.license}
+        return {"hub_id": self.name, "revision": self.commit, "endpoint": self.endpoint, **told}
 
     def check(self, read: Mapping[str, str]) -> None:
         """Compare the SHA-256 digests of files that were read with what the hub names. Those that differ are removed
@@ -164,6 +170,7 @@ class _Fetch:
 
     def __init__(self, name: str, info: Any, progress: Progress | None) -> None:
         self._name, self._commit, self._progress = name, info.sha, progress
+        self._license = _license(info.tags or ())
         self._files = {one.rfilename: one for one in info.siblings or ()}
         self._there, self._total = 0, 0
 
@@ -190,7 +197,7 @@ class _Fetch:
             ref.parent.mkdir(parents=True, exist_ok=True)
             ref.write_text(self._commit)
         digests = {name: self._digest(folder, name) for name in (*small, *weights)}
-        return HubSnapshot(folder, self._name, self._commit, endpoint(), digests)
+        return HubSnapshot(folder, self._name, self._commit, endpoint(), digests, self._license)
 
     def _other_kind(self) -> str:
         found = sorted(name for name in self._files if name.endswith(".gguf"))
@@ -240,6 +247,12 @@ class _Fetch:
         self._there += size
         if self._progress is not None:
             self._progress(min(self._there, self._total), self._total)
+
+
+def _license(tags: Sequence[str]) -> str | None:
+    """Return the id of the licence that a hub names among a model's tags."""
+    named = (tag.removeprefix("license:") for tag in tags if tag.startswith("license:"))
+    return next((one for one in named if _LICENSE.fullmatch(one)), None)
 
 
 def _counting(count: Callable[[int], None]) -> type:

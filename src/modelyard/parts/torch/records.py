@@ -57,6 +57,10 @@ def weight_format(name: str | None, tuning: Tuning | None = None) -> WeightForma
     return WeightFormat(name)
 
 
+LICENSE = "license"
+"""The member of a base model's `source` with the id of its licence, such as "apache-2.0"."""
+
+
 @attrs.frozen
 class BaseModel:
     """A causal language model or a sentence encoder in the folder `path`.
@@ -64,7 +68,8 @@ class BaseModel:
     Lengths are in tokens, `prices` as in `Pricing.texts`. `tool_format` names the format in which it writes tool calls,
     "" for none (`formats.tool_calls`). `digests` holds the SHA-256 digest in hex of every file that serving and
     training read. `offer` is always "local" and indexes all base models. `source` says where it is from: `hub_id`,
-    `revision` (a commit) and `endpoint` of a hub; `file`, `sha256` and `lost` of a GGUF file; {} of a plain folder.
+    `revision` (a commit), `endpoint` and `license` (if it names one) of a hub; `file`, `sha256` and `lost` of a GGUF
+    file; {} of a plain folder.
     `weights` is the format in memory, None for the usual one: float32 on processors, bfloat16 on graphics cards.
     """
 
@@ -83,6 +88,11 @@ class BaseModel:
     offer: str = "local"
     source: Mapping[str, str] = attrs.field(converter=frozen_mapping, factory=dict)
     weights: WeightFormat | None = None
+
+    def is_as(self, other: "BaseModel") -> bool:
+        """Return whether both are the same, whenever they were added: without a connection no licence is known."""
+        mine, others = ({**one.source, LICENSE: ""} for one in (self, other))
+        return attrs.evolve(self, created_at=other.created_at, source=mine) == attrs.evolve(other, source=others)
 
     @property
     def small(self) -> bool:

@@ -80,7 +80,7 @@ class AddBaseModel:
                 "backend", msg="was given by the host, who must put a LocalBackend of this base model into it instead"
             )
         known = next((one for one in offered if one.id == named), None)
-        if known is not None and attrs.evolve(known, created_at=base.created_at) == base:
+        if known is not None and known.is_as(base):
             return _entry(runtime, named)
         if known is not None or any(entry.id == named for entry in runtime.backend.entries()):
             raise Conflict(f"a model {named!r} is already offered; choose another id")

@@ -2,9 +2,10 @@
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import attrs
@@ -13,10 +14,11 @@ import pytest
 from http_client import client_of
 from modelyard import Platform, open_platform
 from modelyard.domain.training_config import DPOConfig, RLConfig, SFTConfig
+from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.errors import InvalidInput, TrainingError
 from modelyard.parts.fine_tuning.records import FineTuningRequest
 from modelyard.parts.torch.training.options import CONFIGS, DPOKeywords, RLKeywords, SFTKeywords
-from modelyard.parts.torch.training.other_names import FIXED, OTHER_NAMES, hint_of
+from modelyard.parts.torch.training.other_names import FIXED, NOT_OF_DPO, NOT_OF_RL, OTHER_NAMES, hint_of
 from modelyard.protocols import TrainContext, TrainItem
 
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "training.md"
@@ -63,6 +65,16 @@ def test_other_names_lead_to_options_that_there_are() -> None:
     assert hint_of("schedul", every) == "; did you mean 'schedule'?"
 
 
+def test_what_a_method_does_not_have_is_refused_with_the_reason() -> None:
+    every = {kind: names(config) for kind, config in CONFIGS.items()}
+    assert NOT_OF_DPO.keys() == every["sft"] - every["dpo"]
+    assert NOT_OF_RL.keys() == (every["sft"] | every["dpo"]) - every["rl"]
+    assert CONFIGS["rl"].hint("packing", every["rl"]) == f"; {NOT_OF_RL['packing']}"
+    assert CONFIGS["rl"].hint("max_seq_length", every["rl"]) == f"; {NOT_OF_RL['max_length']}"
+    assert CONFIGS["dpo"].hint("train_on_eos", every["dpo"]) == f"; {NOT_OF_DPO['train_after_end']}"
+    assert CONFIGS["rl"].hint("lora_r", every["rl"]) == "; it is called 'lora_rank' here"
+
+
 # ---- wherever a job is requested -------------------------------------------------------------------------------------
 
 ROW = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
@@ -102,8 +114,35 @@ def test_python_takes_the_options(platform: Platform) -> None:
     job = platform.training.sft("p/m", [ROW], schedule="cosine", lora_rank=4, lora_targets=["q_proj"], seed=5)
     kept = job.refresh().config
     assert (kept["schedule"], kept["lora_rank"], kept["lora_targets"], kept["seed"]) == ("cosine", 4, ("q_proj",), 5)
-    loop = platform.training.loop("p/m", [{"prompt": "a", "expected": "b"}], "contains", lora_rank=2, seed=9)
-    assert loop.refresh().config["training"]["lora_rank"] == 2
+    loop = platform.training.loop(
+        "p/m", [{"prompt": "a", "expected": "b"}], "contains", lora_rank=2, seed=9, warmup_ratio=0.1
+    )
+    asked = loop.refresh().config["training"]
+    assert (asked["lora_rank"], asked["warmup_ratio"]) == (2, 0.1)
+    with pytest.raises(TypeError, match="has no option 'epochs'; answers are trained once"):
+        platform.training.loop("p/m", [{"prompt": "a"}], "contains", epochs=2)  # type: ignore[call-arg]
+
+
+class Scheduled(TabularTrainer):
+    def methods(self, base_model: str) -> Mapping[str, type]:
+        return {kind: CONFIGS[kind] for kind in super().methods(base_model)}
+
+
+def test_each_round_of_a_loop_is_trained_at_its_rate() -> None:
+    with open_platform(trainers=[Scheduled()], randomness=Random(1).randbytes) as platform:
+        platform.models.create("m", project="p", base_model="tabular-mini")
+        options: Any = {"rounds": 3, "samples": 2, "tasks_per_round": 1, "max_tokens": 2}
+        platform.training.loop(
+            "p/m", [{"prompt": "a"}], length, learning_rate=3e-6, schedule="linear", **options
+        ).wait()
+        rounds = [job.config for job in platform.training.list() if job.kind == "rl"]
+    assert [round["learning_rate"] for round in rounds] == pytest.approx([3e-6, 2e-6, 1e-6])
+    assert {round["schedule"] for round in rounds} == {"constant"}
+
+
+def length(output: str, row: Mapping[str, Any]) -> float:
+    """Reward what another process can import."""
+    return len(output)
 
 
 def test_other_base_models_have_none_of_them() -> None:

@@ -16,6 +16,7 @@ from modelyard.errors import InvalidInput
 from modelyard.part import meant_as_address
 from modelyard.parts.torch.exports.taken import TakenCheckpoint, take
 from modelyard.parts.torch.exports.written_whole import check_place, full_disk_named, new_file, new_folder
+from modelyard.parts.torch.records import LICENSE
 from modelyard.platform.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ _LAST = ("config.json", "adapter_config.json")
 class ExportForm:
     """The form of an export: an adapter, all weights in a number format, or a GGUF file of a type of weights.
 
-    `license` is its id for the model card, such as "apache-2.0". Raises `InvalidInput`.
+    `license` is its id for the model card, such as "apache-2.0"; by default that of the base model, if its hub names
+    one. Raises `InvalidInput`.
     """
 
     merged: bool = False
@@ -56,9 +58,12 @@ class ExportForm:
         """Write the files and the model card of a checkpoint into an empty folder."""
         from modelyard.parts.torch.exports.card import CARD, model_card  # noqa: PLC0415 - reads evaluations
 
-        (folder / CARD).write_text(model_card(taken, self.name, self.license), encoding="utf-8")
+        (folder / CARD).write_text(model_card(taken, self.name, self._license(taken)), encoding="utf-8")
         file = folder / f"{taken.model.name}-step{taken.checkpoint.step}-{self.gguf}.gguf"
         self.write(taken, file if self.name == "gguf" else folder)
+
+    def _license(self, taken: TakenCheckpoint) -> str | None:
+        return self.license or taken.base.source.get(LICENSE)
 
     def write(self, taken: TakenCheckpoint, place: Path) -> None:
         """Write the files of a checkpoint into an empty folder, or as the file of this name."""
@@ -69,7 +74,7 @@ class ExportForm:
         if self.gguf is not None:
             from modelyard.parts.torch.exports.gguf_export import write_gguf  # noqa: PLC0415
 
-            return partial(write_gguf, taken, kind=self.gguf, license=self.license)
+            return partial(write_gguf, taken, kind=self.gguf, license=self._license(taken))
         if self.merged:
             from modelyard.parts.torch.exports.merged_folder import write_merged  # noqa: PLC0415
 

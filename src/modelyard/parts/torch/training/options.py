@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.domain.training_config import BatchedConfig, DPOConfig, RLConfig, SFTConfig, TrainingConfig
 from modelyard.errors import InvalidInput, Problem
-from modelyard.parts.torch.training.other_names import hint_of
+from modelyard.parts.torch.training.other_names import NOT_OF_DPO, NOT_OF_RL, hint_of
 
 if TYPE_CHECKING:
     from modelyard.parts.torch.lora import LoraShape
@@ -53,12 +53,48 @@ class AdapterOptions(TrainingConfig):
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class BatchOptions(BatchedConfig):
-    """In which order rows are trained, at which rates, and what is done with long ones."""
+class RateOptions(TrainingConfig):
+    """How the learning rate rises and falls over the steps of a job."""
 
     schedule: Schedule = "constant"
     warmup_steps: int = 0
     warmup_ratio: float = 0.0
+
+    def _problems(self) -> list[Problem]:
+        listed = isinstance(getattr(self, "learning_rate", None), tuple)
+        both = self.warmup_steps and self.warmup_ratio
+        rules = [
+            ("schedule", self.schedule in get_args(Schedule), f"must be one of {', '.join(get_args(Schedule))}"),
+            ("schedule", not listed or self.schedule == "constant", _OWN_SCHEDULE),
+            ("warmup_steps", self.warmup_steps >= 0, "must be 0 or more"),
+            ("warmup_steps", not both, "contradicts warmup_ratio; send one"),
+            ("warmup_steps", not (listed and self.warmup_steps), _OWN_SCHEDULE),
+            ("warmup_ratio", 0 <= self.warmup_ratio <= 1, "must lie between 0 and 1"),
+            ("warmup_ratio", not (listed and self.warmup_ratio), _OWN_SCHEDULE),
+        ]
+        return [*super()._problems(), *_broken(rules)]
+
+    def scheduled(self, rates: Sequence[float]) -> tuple[float, ...]:
+        """Return the rate of each step: that of the schedule, from 0 on while it warms up."""
+        warm = self._warm(len(rates))
+        return tuple(rate * self._factor(step, warm, len(rates)) for step, rate in enumerate(rates))
+
+    def _warm(self, steps: int) -> int:
+        return self.warmup_steps or math.ceil(steps * self.warmup_ratio)
+
+    def _factor(self, step: int, warm: int, steps: int) -> float:
+        if step < warm:
+            return step / warm
+        done = (step - warm) / max(1, steps - warm)
+        if self.schedule == "linear":
+            return 1 - done
+        return 0.5 * (1 + math.cos(math.pi * done)) if self.schedule == "cosine" else 1.0
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class BatchOptions(RateOptions, BatchedConfig):
+    """In which order rows are trained, and what is done with long ones."""
+
     shuffle: bool = False
     validation_split: float = 0.0
     early_stopping_patience: int | None = None
@@ -70,17 +106,6 @@ class BatchOptions(BatchedConfig):
     def _problems(self) -> list[Problem]:
         patience, length = self.early_stopping_patience, self.max_length
         rules = [
-            ("schedule", self.schedule in get_args(Schedule), f"must be one of {', '.join(get_args(Schedule))}"),
-            ("schedule", not self._lists_rates or self.schedule == "constant", _OWN_SCHEDULE),
-            ("warmup_steps", self.warmup_steps >= 0, "must be 0 or more"),
-            (
-                "warmup_steps",
-                not (self.warmup_steps and self.warmup_ratio),
-                "contradicts warmup_ratio; send one",
-            ),
-            ("warmup_steps", not (self._lists_rates and self.warmup_steps), _OWN_SCHEDULE),
-            ("warmup_ratio", 0 <= self.warmup_ratio <= 1, "must lie between 0 and 1"),
-            ("warmup_ratio", not (self._lists_rates and self.warmup_ratio), _OWN_SCHEDULE),
             ("validation_split", 0 <= self.validation_split < 1, "must be 0 or more, and less than 1"),
             ("early_stopping_patience", patience is None or patience >= 1, "must be 1 or more"),
             ("gradient_accumulation_steps", self.gradient_accumulation_steps >= 1, "must be 1 or more"),
@@ -88,10 +113,6 @@ class BatchOptions(BatchedConfig):
             ("overlong", self.overlong in get_args(Overlong), f"must be one of {', '.join(get_args(Overlong))}"),
         ]
         return [*super()._problems(), *_broken(rules)]
-
-    @property
-    def _lists_rates(self) -> bool:
-        return isinstance(self.learning_rate, tuple)
 
     @property
     def rows_per_batch(self) -> int:
@@ -112,18 +133,7 @@ class BatchOptions(BatchedConfig):
         return attrs.evolve(self, epochs=1, learning_rate=0.0)
 
     def learning_rates(self, rows: int) -> tuple[float, ...]:
-        """Return the rate of each step: that of the schedule, from 0 on while it warms up."""
-        rates = super().learning_rates(rows)
-        warm = self.warmup_steps or math.ceil(len(rates) * self.warmup_ratio)
-        return tuple(rate * self._factor(step, warm, len(rates)) for step, rate in enumerate(rates))
-
-    def _factor(self, step: int, warm: int, steps: int) -> float:
-        if step < warm:
-            return step / warm
-        done = (step - warm) / max(1, steps - warm)
-        if self.schedule == "linear":
-            return 1 - done
-        return 0.5 * (1 + math.cos(math.pi * done)) if self.schedule == "cosine" else 1.0
+        return self.scheduled(super().learning_rates(rows))
 
 
 _OWN_SCHEDULE = "is not possible with a list of rates, which is a schedule of its own"
@@ -147,10 +157,29 @@ class LocalSFTConfig(AdapterOptions, BatchOptions, SFTConfig):
 class LocalDPOConfig(AdapterOptions, BatchOptions, DPOConfig):
     """How a DPO job trains a local base model."""
 
+    @classmethod
+    def hint(cls, name: str, known: Iterable[str]) -> str:
+        return hint_of(name, known, NOT_OF_DPO)
+
 
 @attrs.frozen(kw_only=True, slots=False)
-class LocalRLConfig(AdapterOptions, RLConfig):
+class LocalRLConfig(AdapterOptions, RateOptions, RLConfig):
     """How an RL job trains a local base model."""
+
+    @classmethod
+    def hint(cls, name: str, known: Iterable[str]) -> str:
+        return hint_of(name, known, NOT_OF_RL)
+
+    def step_rates(self, steps: int) -> Sequence[float]:
+        return self.scheduled(super().step_rates(steps))
+
+    def of_round(self, number: int, rounds: int) -> Self:
+        """Return the configuration of a round: one rate, which the schedule gives over the rounds. As what is sampled
+        for a rate of 0 is lost, the first of some warm rounds has its share already."""
+        warm = self._warm(rounds)
+        factor = (number + 1) / warm if number < warm else self._factor(number, warm, rounds)
+        rate = self.learning_rate * factor
+        return attrs.evolve(self, learning_rate=rate, schedule="constant", warmup_steps=0, warmup_ratio=0.0)
 
 
 CONFIGS: Mapping[str, type[TrainingConfig]] = {"sft": LocalSFTConfig, "dpo": LocalDPOConfig, "rl": LocalRLConfig}
@@ -168,6 +197,9 @@ def with_own_options(method: str, config: TrainingConfig) -> Any:
 class RLKeywords(TypedDict, total=False):
     """What `training.rl` and `training.loop` take besides the options of RL."""
 
+    schedule: Schedule | None
+    warmup_steps: int | None
+    warmup_ratio: float | None
     seed: int | None
     lora_rank: int | None
     lora_alpha: int | None
@@ -177,9 +209,6 @@ class RLKeywords(TypedDict, total=False):
 class DPOKeywords(RLKeywords, total=False):
     """What `training.dpo` takes besides the options of DPO."""
 
-    schedule: Schedule | None
-    warmup_steps: int | None
-    warmup_ratio: float | None
     shuffle: bool | None
     validation_split: float | None
     early_stopping_patience: int | None

@@ -1,6 +1,7 @@
 """Options as TRL, Unsloth, axolotl and the services call them, so that a refusal names ours."""
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from modelyard.errors import nearest
 
@@ -46,13 +47,36 @@ FIXED: Mapping[str, str] = {
 """What others let you choose, and what it is here."""
 
 
-def hint_of(name: str, known: Iterable[str]) -> str:
-    """Return what the refusal of an unknown option adds: our name for it, or the nearest ones.
+_ANSWERS_ALONE = "of a pair, the answers alone are trained, up to their end tokens"
+
+NOT_OF_DPO: Mapping[str, str] = dict.fromkeys(("assistant_turns", "train_after_end"), _ANSWERS_ALONE)
+"""Options of SFT, and why DPO has none of them."""
+
+NOT_OF_RL: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("batch_size", "gradient_accumulation_steps", "packing"),
+        "a step takes trajectories of packed_sequence_length tokens",
+    ),
+    "epochs": "answers are trained once, as they are those of the weights that gave them; sample again",
+    "shuffle": "trajectories are trained in their order",
+    **dict.fromkeys(
+        ("validation_split", "early_stopping_patience"), "a loop validates by sampling: held_out and stop_when"
+    ),
+    **dict.fromkeys(("max_length", "overlong"), "turns beyond the context are left out, and counted as num_overlong"),
+    **dict.fromkeys(("assistant_turns", "train_after_end"), "all that was sampled is trained, and nothing else"),
+    **dict.fromkeys(("beta", "label_smoothing"), "nearness to a reference is kl_penalty_coef"),
+}
+"""Options of SFT and DPO, and what RL has in their place."""
+
+
+def hint_of(name: str, known: Iterable[str], elsewhere: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return what the refusal of an unknown option adds: our name for it, why there is none, or the nearest ones.
 
     >>> hint_of("lora_r", ["lora_rank"])
     "; it is called 'lora_rank' here"
     """
-    known, ours = [*known], OTHER_NAMES.get(name)
+    known, ours = [*known], OTHER_NAMES.get(name, name)
     if ours in known:
         return f"; it is called {ours!r} here"
-    return f"; {FIXED[name]}" if name in FIXED else nearest(name, known)
+    why = FIXED.get(name) or elsewhere.get(ours)
+    return f"; {why}" if why else nearest(name, known)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from modelyard.domain.completion import FinishReason
-from modelyard.parts.upstream.answers.values import index_of, object_of, string_of
+from modelyard.parts.upstream.answers.values import index_of, message_of, object_of, string_of
 
 
 class ChoiceSoFar(Protocol):
@@ -64,7 +64,7 @@ class ChoiceNumbers:
 
     def _of_stream(self, choice: Choice, id_: str) -> int:
         """Return the number of the only choice of a chunk, in a stream that has numbered none otherwise than 0."""
-        delta = object_of(choice.get("delta"))
+        delta = message_of(choice.get("delta"))
         number = self._ids.get(id_, self._last)
         is_other = bool(id_) and bool(self._ids) and id_ not in self._ids
         has_role = bool(delta.get("role") or object_of(choice.get("message")).get("role"))

@@ -52,9 +52,20 @@ def read_values(raw: bytes) -> list[Any]:
             value, end = _PLAIN.raw_decode(rest)
         except (ValueError, RecursionError):
             break
+        value = read_again(value)
         found += value if isinstance(value, list) else [value]
         text = rest[end:]
     return found or [read_json(raw)]
+
+
+def read_again(value: Any) -> Any:
+    """Return the object or the list that a string holds, as some servers write their JSON as JSON; else the value."""
+    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
+        return value
+    try:
+        return _PLAIN.raw_decode(value.lstrip())[0]
+    except (ValueError, RecursionError):
+        return value
 
 
 def is_whole(raw: bytes) -> bool:
