@@ -66,7 +66,7 @@ def _named(
 ) -> Pair:
     candidate, baseline = (find_run(runtime, principal, run_id) for run_id in (runs["candidate"], runs["baseline"]))
     for name, run, step in (("candidate", candidate, steps[0]), ("baseline", baseline, steps[1])):
-        if same_scheme(run.model) != str(model.ref_of(step)) or run.state is not RunState.COMPLETED:
+        if same_scheme(run.model) != model.ref_of(step) or run.state is not RunState.COMPLETED:
             raise InvalidInput.at("runs", name, msg=f"must be a completed run on {model.word} {step} of {model.name}")
     return candidate, baseline
 
