@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import attrs
 
-from modelyard.domain.evaluation.objects import ObjectRef, RefKind
 from modelyard.domain.record import Index, Record, brief, digests_of, frozen_mapping, in_notebook, sequence_field
 from modelyard.errors import InvalidInput, Problem
 
@@ -29,9 +28,9 @@ class Model:
     word: ClassVar[str] = "step"
     __repr__, _repr_html_ = brief, in_notebook
 
-    def ref_of(self, step: int) -> ObjectRef:
-        """Return the reference of a checkpoint."""
-        return ObjectRef(self.entity, self.project, RefKind.OBJECT, self.name, f"step{step}")
+    def ref_of(self, step: int) -> str:
+        """Return the reference of a checkpoint, an `ObjectRef` as text."""
+        return f"weave:///{self.entity}/{self.project}/object/{self.name}:step{step}"
 
 
 @attrs.frozen

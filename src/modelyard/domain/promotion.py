@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypedDict
 
 import attrs
 
-from modelyard.domain.evaluation.objects import ObjectRef, OneObject
+from modelyard.domain.evaluation.objects import OneObject
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.statistics import CONFIDENCE
 from modelyard.domain.models import Checkpoint, Model
@@ -78,7 +78,7 @@ class Promotable(Protocol):
     @property
     def word(self) -> str: ...
 
-    def ref_of(self, step: int, /) -> ObjectRef:
+    def ref_of(self, step: int, /) -> str:
         """Return the reference under which a version is evaluated."""
         ...
 

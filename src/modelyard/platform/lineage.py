@@ -105,7 +105,7 @@ def checkpoint_lineage(
 
 
 def runs_on(snapshot: Snapshot, model: Promotable, step: int) -> Iterator[EvaluationRun]:
-    ref = str(model.ref_of(step))
+    ref = model.ref_of(step)
     spelled = (ref, ref.replace("weave", "modelyard", 1))
     runs = (iter_index(snapshot, EvaluationRun, "by_model", text, descending=True) for text in spelled)
     return merge(*runs, key=lambda run: (run.started_at, run.id), reverse=True)

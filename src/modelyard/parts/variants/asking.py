@@ -50,7 +50,7 @@ class ServedVariant:
         content = version.content
         self.model: str = full_name(variant.entity, content.model)
         self.name: str = variant.served_as(version.number)
-        self.ref: ObjectRef = variant.ref_of(version.number)
+        self.ref: ObjectRef = variant.ref(version.number)
         self._template: Template | None = template_of(content.template) if content.template else None
         self._system = (Message(Role.SYSTEM, content.system),) if content.system else ()
         self._shown = tuple(self._examples(content))

@@ -20,7 +20,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _SPECIAL = re.compile(r'["\\\x00-\x08\x0b-\x1f\x7f]')
 _BETWEEN = re.compile(r"[=,{}\[\]]")
 _STRING = re.compile(
-    r'''"""(?:[^\\]|\\.?+)*?(?:"{3,5}|\Z)|'{3}.*?(?:'{3,5}|\Z)|"(?:[^"\\\n]|\\.?+)*+"?|'[^'\n]*+'?|#[^\n]*''',
+    r'''"""(?:[^\\]|\\.)*?(?:"{3,5}|\\?\Z)|'{3}.*?(?:'{3,5}|\Z)|"(?:[^"\\\n]+|\\.)*"?|'[^'\n]*'?|#[^\n]*''',
     re.DOTALL,
 )
 """A string or a comment. One that does not end is read once, and not again from each of its quotes."""

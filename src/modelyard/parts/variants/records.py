@@ -27,7 +27,11 @@ class Variant:
     seq: int = sequence_field()
     word: ClassVar[str] = "version"
 
-    def ref_of(self, number: int) -> ObjectRef:
+    def ref_of(self, number: int) -> str:
+        """Return the reference under which a version is evaluated, as text."""
+        return str(self.ref(number))
+
+    def ref(self, number: int) -> ObjectRef:
         """Return the reference under which a version is evaluated."""
         return ObjectRef(self.entity, self.project, RefKind.OBJECT, REF_PREFIX + self.name, f"v{number}")
 
