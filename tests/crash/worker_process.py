@@ -15,6 +15,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -33,6 +34,8 @@ from modelyard.platform.artifacts import artifacts_folder
 from modelyard.protocols import Trainer
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.stores.sqlite.rows import plans_of
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))  # with the agents of loops
 
 SIGNALS = {signal.SIGTERM, signal.SIGUSR1}
 

@@ -83,6 +83,7 @@ def test_the_code_of_a_page_runs(
 def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run every block of a page in order. The lanes do it too, for pages of their own."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # as of a program in that folder
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTEST_PLUGINS", "pytest_modelyard")
     (tmp_path / "examples").symlink_to(ROOT / "examples")

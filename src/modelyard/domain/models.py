@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -25,7 +25,12 @@ class Model:
     run_id: str | None = attrs.field(default=None, repr=False)
     last_step: int = 0
     seq: int = sequence_field()
+    word: ClassVar[str] = "step"
     __repr__, _repr_html_ = brief, in_notebook
+
+    def ref_of(self, step: int) -> str:
+        """Return the reference of a checkpoint, an `ObjectRef` as text."""
+        return f"weave:///{self.entity}/{self.project}/object/{self.name}:step{step}"
 
 
 @attrs.frozen

@@ -9,9 +9,9 @@ import attrs
 from modelyard.errors import InvalidInput, Problem, nearest
 
 if TYPE_CHECKING:
-    from modelyard.parts.resources import DPOKeywords, RLKeywords, SFTKeywords
+    from modelyard.parts.resources import DPOKeywords, LoopKeywords, RLKeywords, SFTKeywords
 else:
-    DPOKeywords = RLKeywords = SFTKeywords = TypedDict("Keywords", {})
+    DPOKeywords = LoopKeywords = RLKeywords = SFTKeywords = TypedDict("Keywords", {})
 
 ImportanceSamplingLevel = Literal["token", "sequence", "average", "geometric_average"]
 AssistantTurns = Literal["all", "last"]
@@ -304,7 +304,7 @@ class DPOOptions(DPOKeywords, total=False):
     label_smoothing: float | None
 
 
-class LoopOptions(RLOptions, total=False):
+class LoopOptions(RLOptions, LoopKeywords, total=False):
     rounds: int | None
     samples: int | None
     tasks_per_round: int | None

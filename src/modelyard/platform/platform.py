@@ -20,7 +20,6 @@ from modelyard.platform.jobs import process_workers
 from modelyard.platform.jobs import service as jobs
 from modelyard.platform.jobs import worker as worker_service
 from modelyard.platform.keys import service as identity
-from modelyard.platform.keys import sessions as browser
 from modelyard.platform.meters import Meters
 from modelyard.platform.models import service as model
 from modelyard.platform.opened_with import Lifetime, OpenedWith
@@ -39,7 +38,7 @@ else:
     StandardResources = object
 
 R = TypeVar("R")
-_FOR_PARTS = {"job_types", "notes", "parts", "prepare", "sessions", "site", "threads", "tracing", "upkeep"}
+_FOR_PARTS = {"job_types", "notes", "parts", "prepare", "site", "threads", "tracing", "upkeep"}
 """What parts and servers use of a platform, and its reference leaves out: completion does not offer it."""
 
 
@@ -185,11 +184,6 @@ class Platform(OpenedWith, StandardResources):
         """Return the platform as another principal sees it. Only the host may call this."""
         self._require_host()
         return Platform(self._runtime, principal, self._life)
-
-    def sessions(self, authenticator: Authenticator | None = None) -> "browser.Sessions":
-        """Return the sessions of browsers, whose callers `authenticator` identifies, or else the platform's keys."""
-        self._require_host()
-        return browser.Sessions(self._runtime, self.keys, authenticator)
 
     def worker(
         self,

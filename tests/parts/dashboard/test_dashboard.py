@@ -793,3 +793,19 @@ def test_a_key_is_shown_by_its_name() -> None:
         for page in (browser.get("usage", by="key")[1], browser.get(f"models/{model.id}")[1]):
             assert "nightly" in page
             assert made.key.id not in page
+
+
+def test_titles_are_names_and_choices_say_of_what() -> None:
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    with open_platform(project="desk") as platform:
+        reader = Browser(Dashboard(platform, reader=host()), host="127.0.0.1")
+        assert "modelyard keys create" in reader.get("keys")[1]
+        job = platform.training.sft(platform.models.create("bot", base_model="tabular-mini"), [{"messages": chat}] * 2)
+        job.wait()
+        run = platform.evaluations.run("quiz", "echo", [{"prompt": "a", "expected": "a", "topic": "t"}] * 2).run
+        assert "<h1>SFT job of desk/bot</h1>" in reader.get(f"jobs/{job.id}")[1]
+        assert "<h1>Evaluate job</h1>" in reader.get(f"jobs/{platform.jobs.get(run.id).id}")[1]
+        listed = reader.get("jobs")[1]
+        assert ">status: <" in listed
+        assert ">kind: <" in listed
+        assert re.search(r'href="[^"]*field=topic"', reader.get(f"runs/{run.id}/by")[1])

@@ -115,8 +115,9 @@ USAGE, BARE = ANSWER["usage"], {name: one for name, one in ANSWER.items() if nam
         {"statusCode": 200, "body": json.dumps(ANSWER)},
         {"output": {**BARE, "usage": None}, "usage": USAGE},
         {"data": {"response": BARE, "usage": USAGE}},
+        json.dumps(ANSWER),
     ],
-    ids=lambda answer: ", ".join(answer),
+    ids=lambda answer: "text" if isinstance(answer, str) else ", ".join(answer),
 )
 def test_embeddings_are_read_within_an_envelope(canned: Any, ask: Any, answer: Any) -> None:
     url = canned(http(json.dumps(answer).encode()))

@@ -6,6 +6,7 @@ from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.parts.comparisons.service import MOST_RUNS
 from modelyard.parts.comparisons.sheet import content
 from modelyard.parts.comparisons.slices import run_slices
+from modelyard.parts.dashboard.pages.rows import short_fields
 from modelyard.parts.dashboard.view import HtmlPage, View, empty
 from modelyard.parts.reports.headline import asked_of, labels_of
 from modelyard.parts.reports.html import Html, joined, table, tag
@@ -62,13 +63,16 @@ def _newest(view: View) -> dict[str, dict[tuple[object, ...], EvaluationRun]]:
 def sliced(view: View) -> HtmlPage:
     run = view.platform.evaluations.runs.get(view.params["run"])
     field = view.query.get("field", "")
+    fields = short_fields(view.platform.evaluations.result(run.id).rows)
+    links = [view.link(name, "runs", run.id, "by", field=name) for name in fields]
+    offered = tag("p", *(part for link in links for part in (link, " ")), kind="filters") if links else ""
     form = tag(
         "form",
         tag("input", name="field", value=field, placeholder="a field of the rows", aria_label="Field"),
         tag("button", "Show its slices"),
         method="get",
     )
-    back = tag("p", view.link("The run", "runs", run.id))
+    back = joined([tag("p", view.link("The run", "runs", run.id)), offered])
     if not field:
         return HtmlPage("Slices", joined([back, form]))
     found = run_slices(view.platform.evaluations.report(run), field)

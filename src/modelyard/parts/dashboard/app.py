@@ -8,6 +8,7 @@ from modelyard.errors import ModelyardError
 from modelyard.http.message import EVENT_STREAM, Request, Response, aread, read
 from modelyard.parts.dashboard.exchange import HEADERS, Api, DashboardParts, PageExchange
 from modelyard.parts.dashboard.routes import PageTable
+from modelyard.parts.dashboard.sessions import Sessions
 from modelyard.parts.dashboard.view import PREFIX
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
@@ -41,7 +42,7 @@ class Dashboard:
         reader: Principal | None = None,
         api: Api | None = None,
     ) -> None:
-        find, sessions = PageTable(platform.parts).find, platform.sessions(authenticator)
+        find, sessions = PageTable(platform.parts).find, Sessions(platform, authenticator)
         self._shared = DashboardParts(platform, sessions, reader, find, api)
         self._platform, self._api, self._followers = platform, api, 0
 

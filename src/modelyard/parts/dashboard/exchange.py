@@ -18,9 +18,9 @@ from modelyard.http.errors import ClientDisconnected
 from modelyard.http.headers import Header, headers_of
 from modelyard.http.message import Request, Response
 from modelyard.parts.dashboard.pages.keys import login
+from modelyard.parts.dashboard.sessions import Sessions
 from modelyard.parts.dashboard.view import PREFIX, Handler, HtmlPage, Kept, Redirect, View, framed
 from modelyard.parts.reports.html import STYLE, joined, tag
-from modelyard.platform.keys.sessions import Sessions
 from modelyard.platform.platform import Platform
 
 COOKIE = "modelyard_session"

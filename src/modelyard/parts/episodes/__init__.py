@@ -6,4 +6,6 @@ to a tree, and become the trajectories of an RL job.
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "capture", "handle", "records", "rewards", "service", "training", "trajectories", "tree")
+defer_modules(
+    __name__, "agents", "capture", "handle", "records", "rewards", "service", "training", "trajectories", "tree"
+)

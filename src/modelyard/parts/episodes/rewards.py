@@ -97,7 +97,12 @@ def close_group(tx: Tx, group: EpisodeGroup, now: datetime) -> EpisodeGroup:
     group = attrs.evolve(group, closed_at=now)
     tx.replace(group)
     for episode in episodes_of(tx, group.id):
-        key = get_or_none(tx, ApiKey, episode.key_id)
-        if key is not None and key.revoked_at is None:
-            tx.replace(attrs.evolve(key, revoked_at=max(now, key.created_at)))
+        end_key(tx, episode, now)
     return group
+
+
+def end_key(tx: Tx, episode: Episode, now: datetime) -> None:
+    """End the key of an episode. Idempotent."""
+    key = get_or_none(tx, ApiKey, episode.key_id)
+    if key is not None and key.revoked_at is None:
+        tx.replace(attrs.evolve(key, revoked_at=max(now, key.created_at)))

@@ -1,17 +1,18 @@
 """`platform.episodes`: groups of episodes are made, listed, shown and deleted."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import partial
+from typing import Any
 
-from modelyard.domain.identity import ApiKey, Principal, check_name
+from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.models import Model
 from modelyard.domain.record import Order
-from modelyard.domain.usage import Budget
 from modelyard.errors import Conflict, InvalidInput
+from modelyard.parts.episodes.environments import inspect_tasks
 from modelyard.parts.episodes.handle import ROOT_URL, EpisodeGroupHandle, EpisodeHandle, checked_root, handles_of
-from modelyard.parts.episodes.part import KEY_NAME
+from modelyard.parts.episodes.making import NewEpisode, add_episode, budget_amount, check_deadline
 from modelyard.parts.episodes.records import Episode, EpisodeGroup
 from modelyard.parts.episodes.rewards import (
     as_it_is,
@@ -23,18 +24,14 @@ from modelyard.parts.episodes.rewards import (
 )
 from modelyard.parts.episodes.trajectories import episodes_of
 from modelyard.platform.checkpoints.lookup import named_model
-from modelyard.platform.keys.service import SECRET_BYTES, Keys, secret_digest, secret_of, secret_prefix
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.owned import remove_owned
 from modelyard.platform.paging import cursor_at, index_listing, listed_entity, listed_index
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.usage.booking import budget_id
 from modelyard.protocols import Snapshot, Tx
 
 MAX_SIZE = 1000
 DEADLINE = timedelta(hours=1)
-LONGEST = timedelta(days=30)
-_MOST_BUDGET = Decimal(10**15)
 
 
 class Episodes:
@@ -73,11 +70,9 @@ class Episodes:
         name, root = check_name(name, "name"), checked_root(url)
         if type(size) is not int or not 1 <= size <= MAX_SIZE:
             raise InvalidInput.at("size", msg=f"must be a whole number from 1 to {MAX_SIZE}")
-        if not timedelta(0) < deadline <= LONGEST:
-            raise InvalidInput.at("deadline", msg="must be more than no time, and 30 days at most")
-        limit, now = None if budget is None else _amount(budget), self._runtime.clock.now()
-        secrets = [secret_of(self._runtime.randomness(SECRET_BYTES)) for _ in range(size)]
-        ids = [(self._runtime.ids(), self._runtime.ids()) for _ in range(size)]
+        check_deadline(deadline)
+        limit, now = None if budget is None else budget_amount(budget), self._runtime.clock.now()
+        made = [NewEpisode.drawn(self._runtime) for _ in range(size)]
         group_id = self._runtime.ids()
 
         def step(tx: Tx) -> EpisodeGroup:
@@ -88,37 +83,25 @@ class Episodes:
                 group_id, trained.entity, trained.project, name, trained.id, full, size, now, now + deadline, limit
             )
             tx.add(group)
-            for place, (secret, pair) in enumerate(zip(secrets, ids, strict=True)):
-                self._add(tx, group, place, secret, *pair)
+            for place, new in enumerate(made):
+                add_episode(tx, self._runtime, self._principal, group, place, new)
             return group
 
         group = self._runtime.store.transact(step)
         episodes = tuple(
-            EpisodeHandle(pair[0], place, group.model, root, secret, self._runtime, self._principal)
-            for place, (secret, pair) in enumerate(zip(secrets, ids, strict=True))
+            EpisodeHandle(new.id, place, group.model, root, new.secret, self._runtime, self._principal)
+            for place, new in enumerate(made)
         )
         return EpisodeGroupHandle(self._runtime, self._principal, group, episodes)
 
-    def _add(self, tx: Tx, group: EpisodeGroup, place: int, secret: str, id: str, key_id: str) -> None:
-        """Add an episode, with its key and its budget."""
-        limits = self._principal.limits
-        key = ApiKey(
-            key_id,
-            secret_prefix(secret),
-            secret_digest(secret),
-            KEY_NAME + id,
-            group.entity,
-            (group.project,),
-            group.created_at,
-            group.deadline,
-            None,
-            limits.requests_per_minute,
-            limits.concurrent_requests,
-        )
-        Keys(self._runtime, self._principal)._add(tx, key)
-        tx.add(Episode(id, group.id, group.entity, group.project, place, key_id, group.created_at))
-        if group.budget is not None:
-            tx.add(Budget(budget_id(group.entity, key_id), group.entity, group.budget))
+    def inspect(self, task: Callable[..., Any], *, scorer: str | None = None, **arguments: Any) -> Mapping[str, Any]:
+        """Return the `tasks` and the `agent` of a task of Inspect, for `training.loop(model, **these)`.
+
+        `task` is a function with its decorator `@task`, called with `arguments`, which are JSON. Each sample is a task,
+        and its solver is the agent; the reward is its score, of the `scorer` of this name if it has several. Each
+        attempt is `inspect eval` on one sample, in a process of its own. Raises `InvalidInput`, `MissingExtra`.
+        """
+        return inspect_tasks.environment_of(task, scorer, arguments)
 
     # ---- reading
 
@@ -197,13 +180,3 @@ class Episodes:
 
     def _place(self, index: str, group_id: str, snapshot: Snapshot) -> Cursor:
         return cursor_at(EpisodeGroup, index, found_group(snapshot, self._principal, group_id))
-
-
-def _amount(budget: Decimal | int | str) -> Decimal:
-    try:
-        amount = Decimal(budget)
-    except (InvalidOperation, ValueError, TypeError):
-        amount = Decimal(-1)
-    if not (amount.is_finite() and 0 <= amount <= _MOST_BUDGET):
-        raise InvalidInput.at("budget", msg="must be an amount in USD, such as '0.50'")
-    return amount

@@ -29,7 +29,7 @@ Read = tuple[tuple[Episode, int], ...]
 """The episodes of a group as they were read, each with the number of its turns."""
 
 
-class _Changed(Exception):
+class GroupChanged(Exception):
     """A group has changed since it was read."""
 
 
@@ -63,7 +63,7 @@ def submit_groups(
             job = new_job(runtime, principal, request, spec, digest([GROUPS, request.model.id, ids]))
             try:
                 made = runtime.store.transact(lambda tx: _claim(tx, job, read, runtime.settings.max_queued_jobs))  # noqa: B023
-            except _Changed:
+            except GroupChanged:
                 runtime.artifacts.remove(stored.name)
                 continue
         if made.id == job.id:
@@ -100,11 +100,12 @@ def _read(
                 f"group {group.name!r} is open, and has no reward for its episodes {', '.join(map(str, open_))}: reward"
                 " them, or close the group, and they count as failed"
             )
-        found[one] = _as_read(snapshot, one), trajectory_group(snapshot, group, now)
+        found[one] = as_read(snapshot, one), trajectory_group(snapshot, group, now)
     return found
 
 
-def _as_read(snapshot: Snapshot, group_id: str) -> Read:
+def as_read(snapshot: Snapshot, group_id: str) -> Read:
+    """Return the episodes of a group, each with the number of its turns."""
     return tuple((one, snapshot.count(EpisodeTurn, "by_episode", one.id)) for one in episodes_of(snapshot, group_id))
 
 
@@ -118,10 +119,16 @@ def _claim(tx: Tx, job: Job, read: Mapping[str, tuple[Read, TrajectoryGroup]], m
     """Put the job into the queue, and its name on the groups, which are closed. An equal request's job is returned."""
     made = add_job(tx, job, most)
     if made.id == job.id:
-        for id_, (episodes, _) in read.items():
-            group = tx.get(EpisodeGroup, id_)
-            _require_free(tx, group)
-            if _as_read(tx, id_) != episodes:
-                raise _Changed
-            tx.replace(attrs.evolve(close_group(tx, group, job.created_at), job_id=job.id))
+        claim_groups(tx, job, {id_: episodes for id_, (episodes, _) in read.items()})
     return made
+
+
+def claim_groups(tx: Tx, job: Job, read: Mapping[str, Read]) -> None:
+    """Put the name of a job on groups, which are closed. Raises `GroupChanged` if one has changed since it was read,
+    `Conflict` if another job trains it."""
+    for id_, episodes in read.items():
+        group = tx.get(EpisodeGroup, id_)
+        _require_free(tx, group)
+        if as_read(tx, id_) != episodes:
+            raise GroupChanged
+        tx.replace(attrs.evolve(close_group(tx, group, job.created_at), job_id=job.id))

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import pairwise
 
+import attrs
+
 from modelyard.domain.completion import Message
 from modelyard.domain.training import History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.parts.episodes.records import Episode, EpisodeGroup, EpisodeState, EpisodeTurn
@@ -19,6 +21,25 @@ def history_of(sequence: Sequence[TreeTurn]) -> History:
     for before, one in pairwise(sequence):
         items += [*one.messages[len(before.said) :], one.choice]
     return History(tuple(items), first.tools)
+
+
+def fresh(turns: Sequence[TreeTurn], oldest: int) -> list[TreeTurn]:
+    """Return the turns, of which those that were sampled before the step `oldest` are not trained."""
+    return [_judged(one, oldest) for one in turns]
+
+
+def _judged(one: TreeTurn, oldest: int) -> TreeTurn:
+    if one.untrained or one.turn.step is None or one.turn.step >= oldest:
+        return one
+    return attrs.evolve(one, untrained=f"{STALE} at step {one.turn.step}, and the oldest that is trained is {oldest}")
+
+
+STALE = "it was sampled too long ago:"
+
+
+def stale_tokens(turns: Sequence[TreeTurn]) -> int:
+    """Return how many sampled tokens are left out because they are too old."""
+    return sum(len(one.ids) for one in turns if one.untrained.startswith(STALE))
 
 
 def trajectory_of_episode(episode: Episode, turns: Sequence[TreeTurn]) -> Trajectory:
@@ -41,6 +62,14 @@ def trajectory_of_episode(episode: Episode, turns: Sequence[TreeTurn]) -> Trajec
     )
 
 
+def _trained(episode: Episode, turns: Sequence[TreeTurn], oldest: int | None) -> Trajectory:
+    if oldest is None:
+        return trajectory_of_episode(episode, turns)
+    turns = fresh(turns, oldest)
+    found = trajectory_of_episode(episode, turns)
+    return attrs.evolve(found, metrics={**found.metrics, "stale_tokens": stale_tokens(turns)})
+
+
 def turns_of(snapshot: Snapshot, episode: Episode, group: EpisodeGroup) -> list[TreeTurn]:
     """Return the tree of an episode's turns."""
     return tree_of(list(iter_index(snapshot, EpisodeTurn, "by_episode", episode.id)), group.model_id)
@@ -51,8 +80,11 @@ def episodes_of(snapshot: Snapshot, group_id: str) -> list[Episode]:
     return sorted(iter_index(snapshot, Episode, "by_group", group_id), key=lambda one: one.place)
 
 
-def trajectory_group(snapshot: Snapshot, group: EpisodeGroup, now: datetime) -> TrajectoryGroup:
-    """Return a group as it is trained: its rewarded episodes, and why the others failed."""
+def trajectory_group(
+    snapshot: Snapshot, group: EpisodeGroup, now: datetime, oldest: int | None = None
+) -> TrajectoryGroup:
+    """Return a group as it is trained: its rewarded episodes, and why the others failed. What was sampled before the
+    step `oldest` is left out, and counted in the metrics."""
     trained, failed = list[Trajectory](), list[RolloutError]()
     for episode in episodes_of(snapshot, group.id):
         if episode.reward is None:
@@ -60,5 +92,5 @@ def trajectory_group(snapshot: Snapshot, group: EpisodeGroup, now: datetime) -> 
             kind = "EpisodeFailed" if state is EpisodeState.FAILED and episode.failure else "NoReward"
             failed.append(RolloutError(kind, f"episode {episode.place}: {episode.why_failed(group)}"))
         else:
-            trained.append(trajectory_of_episode(episode, turns_of(snapshot, episode, group)))
+            trained.append(_trained(episode, turns_of(snapshot, episode, group), oldest))
     return TrajectoryGroup(tuple(trained), tuple(failed), {"episode_group": group.id, "name": group.name})

@@ -10,7 +10,7 @@ from modelyard.flow import Emit, Flow
 from modelyard.parts.embeddings.batches import with_spent
 from modelyard.parts.embeddings.formats import embeddings_request
 from modelyard.parts.upstream.answers.embeddings import counted_tokens, read_answer
-from modelyard.parts.upstream.answers.values import read_json
+from modelyard.parts.upstream.answers.values import read_again, read_json
 from modelyard.parts.upstream.errors import Head, RetryableError
 from modelyard.parts.upstream.exchange import MAX_ANSWER, Attempts, Transport, Upstream
 from modelyard.parts.upstream.models import UpstreamModel
@@ -54,7 +54,7 @@ class EmbeddingExchange(Attempts):
 
     def _answer(self, head: Head) -> Flow[None]:
         """Emit the whole answer. Its numbers may be written as digits or in base64."""
-        value = read_json((yield from self._whole(MAX_ANSWER)))
+        value = read_again(read_json((yield from self._whole(MAX_ANSWER))))
         self._counted = counted_tokens(value)
         try:
             batch = read_answer(value, len(self._request.inputs), self._size)

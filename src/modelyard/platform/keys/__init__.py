@@ -1,5 +1,5 @@
-"""`platform.keys`: API keys and the sessions of browsers."""
+"""`platform.keys`: API keys."""
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "service", "sessions")
+defer_modules(__name__, "service")

@@ -47,20 +47,21 @@ def new_loop(
     principal: Principal,
     request: JobRequest,
     tasks: Tasks,
-    reward: Reward,
+    reward: Reward | None,
     held_out: Tasks | None,
     submit: Callable[[Job], T],
+    check: Callable[[Mapping[str, Any]], object] = messages_of,
 ) -> T:
-    """Check the requested loop, store its tasks, and submit the job. Returns what `submit` does. Raises `InvalidInput`,
-    `NotFound`, `Forbidden`, `StorageFull`, and what `submit` raises."""
+    """Check the requested loop and each of its tasks, store them, and submit the job. Returns what `submit` does.
+    Raises `InvalidInput`, `NotFound`, `Forbidden`, `StorageFull`, and what `submit` raises."""
     model, config = request.model, cast(LoopConfig, request.config)
     if held_out is None and config.stop_when:
         raise InvalidInput.at("stop_when", msg="needs held_out: give the tasks on which the model is validated")
     scorer = _reward(runtime, principal, (model.entity, model.project), reward)
     counts: dict[str, int] = {}
     lines = chain(
-        _lines(rows_given(runtime, principal, tasks), "tasks", counts),
-        _lines(rows_given(runtime, principal, () if held_out is None else held_out), "held_out", counts),
+        _lines(rows_given(runtime, principal, tasks), "tasks", counts, check),
+        _lines(rows_given(runtime, principal, () if held_out is None else held_out), "held_out", counts, check),
     )
     stored = runtime.artifacts.put(in_chunks(lines))
     with remove_unless_recorded(runtime.artifacts, stored.name):
@@ -87,11 +88,13 @@ def _check_counts(counts: Mapping[str, int], validated: bool) -> None:
         )
 
 
-def _lines(rows: Iterable[Mapping[str, Any]], name: str, counts: dict[str, int]) -> Iterator[bytes]:
+def _lines(
+    rows: Iterable[Mapping[str, Any]], name: str, counts: dict[str, int], check: Callable[[Mapping[str, Any]], object]
+) -> Iterator[bytes]:
     counts[name] = 0
     for number, row in enumerate(rows):
         try:
-            messages_of(row)
+            check(row)
             line = dump_row(row, number)
         except InvalidInput as wrong:
             raise InvalidInput(
@@ -105,11 +108,13 @@ def _below(loc: tuple[str | int, ...], name: str, number: int) -> tuple[str | in
     return (name, number, *(loc[2:] if loc[:2] == ("rows", number) else loc))
 
 
-def _reward(runtime: Runtime, principal: Principal, namespace: tuple[str, str], reward: Reward) -> Mapping[str, Any]:
+def _reward(
+    runtime: Runtime, principal: Principal, namespace: tuple[str, str], reward: Reward | None
+) -> Mapping[str, Any]:
     """Publish the scorer, and return it as a job stores it. Raises `InvalidInput` for a function that no worker has."""
     objects = Objects(runtime, principal)
     try:
-        named = name_scorers(reward, objects)
+        named = name_scorers(() if reward is None else reward, objects)
     except InvalidInput as wrong:  # located below its name among the scorers
         raise InvalidInput([attrs.evolve(one, loc=("reward", *one.loc[2:])) for one in wrong.problems]) from None
     if len(named) != 1:

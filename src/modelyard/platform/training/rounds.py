@@ -37,11 +37,13 @@ from modelyard.platform.training.submission import CHILD, RUN, new_job
 from modelyard.protocols import Snapshot, Tx
 
 MOST_TASKS = 32
+AddJob = Callable[[Tx, Job, int], object]
 SHOWN_OF_TRAINING = ("loss", "kl_div", "entropy", "grad_norm", "policy_loss")
 
 
 def run_loop(claimed: ClaimedJob) -> Turns:
-    loop = _Loop(claimed)
+    made = (part.loops(claimed) for part in claimed.runtime.parts if part.loops is not None)
+    loop = next(filter(None, made), None) or TrainingLoop(claimed)
     with remove_loose(claimed.runtime.artifacts, claimed.loose):
         try:
             yield from loop.turns()
@@ -49,7 +51,7 @@ def run_loop(claimed: ClaimedJob) -> Turns:
             loop.record.end_over_budget(str(error))
 
 
-class _Loop:
+class TrainingLoop:
     """One attempt at a loop. Its state is read from its job, in the transaction that continues it."""
 
     def __init__(self, claimed: ClaimedJob) -> None:
@@ -90,7 +92,7 @@ class _Loop:
                 yield from self._sample()
                 self._queue_training()
                 yield
-            yield from self.record.until_ended(self._child)
+            yield from self._wait()
             trained = self._trained()
             if self._validates(self.rounds + 1):
                 yield from self._validate()
@@ -109,17 +111,22 @@ class _Loop:
     # ---- sampling
 
     def _sample(self) -> Turns:
-        tasks, files = self._tasks(), self._groups()
-        with closing(_Pool(self.config.concurrency)) as pool:
-            sampler = self._sampler()
-            for place, group in pool.each(partial(sampler.group, self.rounds), tasks, files):
-                files = self._keep(place, group, files, len(tasks))
+        tasks, files = self._tasks(self.rounds), self._groups()
+        sample = partial(self._sampler().group, self.rounds)
+        threads = ThreadPoolExecutor(self.config.concurrency, "modelyard-loop")
+        try:
+            left = ((place, task) for place, task in enumerate(tasks) if str(place) not in files)
+            waiting = {threads.submit(sample, place, task): place for place, task in left}
+            for future in as_completed(waiting):
+                files = self._keep(waiting[future], future.result(), files, len(tasks))
                 yield
+        finally:
+            threads.shutdown(cancel_futures=True)
 
-    def _tasks(self) -> Sequence[Mapping[str, Any]]:
+    def _tasks(self, round_: int) -> Sequence[Mapping[str, Any]]:
         count = self.spec["tasks"]
         wanted = min(self.config.tasks_per_round or MOST_TASKS, count)
-        places = tasks_of_round(self.spec["seed"], count, wanted, self.rounds)
+        places = tasks_of_round(self.spec["seed"], count, wanted, round_)
         chosen = set(places)
         with self.runtime.artifacts.open(self.spec["artifact"], self.spec["digest"]) as file:
             found = {place: row for place, row in enumerate(read_rows(file)) if place in chosen}
@@ -154,6 +161,10 @@ class _Loop:
     def _queue_training(self) -> None:
         files = self._groups()
         groups = [group for place in sorted(files, key=int) for group in self._read(files[place])]
+        if self._queue(groups, round_metrics(groups), enqueue):
+            self.record.replaced(files)
+
+    def _queue(self, groups: Sequence[TrajectoryGroup], sampled: Mapping[str, float], add: AddJob) -> bool:
         if not any(group.trajectories for group in groups):
             raise TrainingError(
                 f"nothing was sampled in round {self.rounds + 1}: {first_failure(groups)}; "
@@ -166,10 +177,15 @@ class _Loop:
         data = {**own(stored), "rows": len(groups), "loop_id": self.claimed.job.id}
         job = new_job(self.runtime, self.principal, request, data)
 
-        changes = {CHILD: job.id, "sampled": round_metrics(groups)}
-        if self.record.advance(changes, lambda tx: enqueue(tx, job, sys.maxsize), forget_files=True):
-            self.record.replaced(files)
+        changes = {CHILD: job.id, "sampled": sampled}
+        queued = self.record.advance(changes, lambda tx: add(tx, job, sys.maxsize), forget_files=True)
+        if queued:
+            self.record.named(stored)
             announce(self.runtime, job)
+        return queued
+
+    def _wait(self) -> Turns:
+        yield from self.record.until_ended(self._child)
 
     def _read(self, file: Mapping[str, Any]) -> list[TrajectoryGroup]:
         with self.runtime.artifacts.open(file["artifact"], file["digest"]) as opened:
@@ -291,28 +307,6 @@ class _Loop:
         if ended.status is JobStatus.SUCCEEDED:
             self.claimed.loose.clear()
         self.claimed.job = announce(self.runtime, ended)
-
-
-class _Pool:
-    def __init__(self, concurrency: int) -> None:
-        self._threads = ThreadPoolExecutor(concurrency, "modelyard-loop")
-
-    def each(
-        self,
-        sample: Callable[[int, Mapping[str, Any]], TrajectoryGroup],
-        tasks: Sequence[Mapping[str, Any]],
-        known: Mapping[str, Any],
-    ) -> Iterator[tuple[int, TrajectoryGroup]]:
-        waiting = {
-            self._threads.submit(sample, place, task): place
-            for place, task in enumerate(tasks)
-            if str(place) not in known
-        }
-        for future in as_completed(waiting):
-            yield waiting[future], future.result()
-
-    def close(self) -> None:
-        self._threads.shutdown(cancel_futures=True)
 
 
 def _ended(job: Job) -> str:

@@ -138,7 +138,7 @@ class Training(Extended, TrainingMembers):
         self,
         model: Model | str,
         tasks: "loops.Tasks",
-        reward: "loops.Reward",
+        reward: "loops.Reward | None" = None,
         *,
         held_out: "loops.Tasks | None" = None,
         idempotency_key: str | None = None,
@@ -149,12 +149,16 @@ class Training(Extended, TrainingMembers):
 
         `tasks` are rows with `messages` or a `prompt` and what the reward reads, in the forms that `evaluations.run`
         takes. `reward` is a scorer, declarative or a function of output and row; a function must be importable by its
-        module, because the loop may be resumed in another process. On the `held_out` tasks the reward is measured
+        module, because the loop may be resumed in another process. With an `agent`, that makes the answers
+        (docs/how-to/train-your-agent.md). On the `held_out` tasks the reward is measured
         without training on it, in an evaluation run; `stop_when` stops early by it. Each round makes one checkpoint;
         the job's `step` is the best by held-out reward, else the last. `options` are the fields of `LoopConfig`, and of
         `RLConfig` for the rounds. Killed at any point, it continues where it was: no round is trained twice. Raises as
         `sft` does.
         """
+        asked = {"reward": reward, "held_out": held_out, **options}
+        if (job := self._submitted(JobKind.LOOP, model, tasks, asked, idempotency_key, needs)) is not None:
+            return job
         method, model = self.method(JobKind.RL, model)
         check_options(JobKind.LOOP, LoopOptions, options, method.config)
         request = self._request(method, model, loops.resolve(options, method.config), idempotency_key, needs)
@@ -173,10 +177,8 @@ class Training(Extended, TrainingMembers):
     ) -> JobHandle:
         """Train a model by the method of this kind, as the method of that name does. With `require_worker`, raises
         `NoWorker` before any data are read if no worker is alive."""
-        for part in self._runtime.parts:
-            job = part.submits and part.submits(self, kind, model, data, options, idempotency_key, needs)
-            if job is not None:
-                return job  # type: ignore[no-any-return]
+        if (job := self._submitted(kind, model, data, options, idempotency_key, needs)) is not None:
+            return job
         method, model = self.method(kind, model)
         check_options(method.kind, method.options, options, method.config)
         request = self._request(method, model, resolved(method.config, options), idempotency_key, needs)
@@ -191,6 +193,10 @@ class Training(Extended, TrainingMembers):
         with remove_unless_recorded(self._runtime.artifacts, stored.name):
             check_rows(request.config, rows)
             return self._submit(request, {**own(stored), "rows": rows})
+
+    def _submitted(self, *asked: Any) -> JobHandle | None:
+        made = (part.submits(self, *asked) for part in self._runtime.parts if part.submits is not None)
+        return next((job for job in made if job is not None), None)
 
     # ---- datasets
 

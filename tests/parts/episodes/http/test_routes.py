@@ -32,7 +32,7 @@ def test_a_program_that_only_has_an_address_and_a_key(client: Client) -> None:
     shown = client.ok("GET", f"/v1/episodes/{episodes[1]['id']}")
     assert [one["sequence"] for one in shown["turns"]] == [None, 0]
     assert shown["turns"][1]["messages"] == [{"role": "user", "content": "Where is my refund?"}]
-    assert len(shown["turns"][1]["token_ids"]) == len(shown["turns"][1]["logprobs"]) == 4
+    assert 0 < len(shown["turns"][1]["token_ids"]) == len(shown["turns"][1]["logprobs"]) <= 4  # fewer, if it ends early
     assert len(shown["turns"][1]["injected_token_ids"]) == shown["turns"][1]["prompt_tokens"]
     assert client.ok("POST", f"{PATH}/{group['id']}/close")["group"]["closed_at"]
     assert [one["id"] for one in client.ok("GET", PATH)["data"]] == [group["id"]]

@@ -280,6 +280,29 @@ def test_a_message_may_be_its_text_or_the_only_one_of_a_list(message: Any) -> No
     assert text_of(asked(document({"choices": [{"message": message, "finish_reason": "stop"}]}))) == "hi there"
 
 
+def test_a_delta_may_be_the_only_one_of_a_list() -> None:
+    chunks = [{"choices": [{"index": 0, "delta": [{"content": text}]}]} for text in ("hi", " there")]
+    assert text_of(asked(stream(*map(event, chunks), event(ENDED)))) == "hi there"
+
+
+@each_case("name", ["finish_reason", "finishReason", "stop_reason", "done_reason"])
+def test_why_a_choice_ends_has_many_names(name: str) -> None:
+    text = {"choices": [{"index": 0, "delta": {"content": "hi there"}, name: "MAX_TOKENS"}]}
+    apart = [BEGUN, {"choices": [{"index": 0, "delta": {}, name: "MAX_TOKENS"}]}]
+    whole = {"choices": [{"message": {"content": "hi there"}, name: "MAX_TOKENS"}]}
+    for answer in (stream(event(text)), stream(*map(event, apart)), document(whole)):
+        deltas = asked(answer)
+        assert text_of(deltas) == "hi there"
+        assert deltas[-1].finish_reason is FinishReason.LENGTH
+
+
+def test_a_document_may_be_written_twice() -> None:
+    deltas = asked(document(json.dumps(WHOLE)))
+    assert (text_of(deltas), deltas[-1].usage.prompt_tokens) == ("hi there", 5)
+    assert "said" in str(asked(document(json.dumps({"error": {"message": "said"}}))))
+    assert "status 500: no answer" in str(asked(document("no answer")))
+
+
 def test_log_probabilities_may_be_a_list_of_their_own() -> None:
     entry = {"token": "hi", "logprob": -0.5}
     (delta, *_) = read(

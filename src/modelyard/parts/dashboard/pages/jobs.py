@@ -1,6 +1,7 @@
 """Jobs: all of them, and one with its live curves."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 
 from modelyard.domain.job import JobKind, JobStatus, JobSummary
@@ -73,16 +74,18 @@ def listed(view: View) -> HtmlPage:
 def _filters(view: View, kind: str, status: JobStatus | None) -> Html:
     """Choose a status, and a kind of those that the platform knows."""
     kinds = sorted({*view.platform.job_types, kind} - {""})
-    states = _choices(view, [*JobStatus], status or "", lambda one: {"status": one, "kind": kind})
-    return joined([states, _choices(view, kinds, kind, lambda one: {"status": status, "kind": one})])
+    states = _choices(view, "status", [*JobStatus], status or "", lambda one: {"status": one, "kind": kind})
+    return joined([states, _choices(view, "kind", kinds, kind, lambda one: {"status": status, "kind": one})])
 
 
-def _choices(view: View, known: Iterable[str], chosen: str, query: Callable[[str], Mapping[str, object]]) -> Html:
+def _choices(
+    view: View, name: str, known: Iterable[str], chosen: str, query: Callable[[str], Mapping[str, object]]
+) -> Html:
     links = [
         tag("b", one or "all") if one == chosen else view.link(one or "all", "jobs", **query(one))
         for one in ("", *known)
     ]
-    return tag("p", *(part for link in links for part in (link, " ")), kind="filters")
+    return tag("p", f"{name}: ", *(part for link in links for part in (link, " ")), kind="filters")
 
 
 def _search(view: View, query: str, kind: str, status: JobStatus | None) -> Html:
@@ -191,7 +194,7 @@ def job(view: View) -> HtmlPage:
         driven = found.kind == COMMANDS_JOB
         to = ("tinker", view.platform.compat.training_runs.of_job(found.id).id) if driven else ("runs", found.subject)
         content = joined([_summary(view, found, []), tag("p", view.link("To the run", *to))])
-        return HtmlPage(f"{found.kind} job", content, live=found.ended_at is None)
+        return HtmlPage(f"{found.kind.capitalize()} job", content, live=found.ended_at is None)
     training = view.platform.training.get(found.id)
     rows, loop = view.platform.training.job(found.id).metrics(POINTS), found.kind == JobKind.LOOP
     drawn = job_curves([("", rows)], "round" if loop else "optimizer step")
@@ -207,7 +210,14 @@ def job(view: View) -> HtmlPage:
         ]
     )
     title = "Training loop" if loop else f"{found.kind.upper()} job"
-    return HtmlPage(title, content, live=found.ended_at is None)
+    return HtmlPage(" of ".join([title, *_model_names(view, found)]), content, live=found.ended_at is None)
+
+
+def _model_names(view: View, job: JobSummary) -> Iterator[str]:
+    """Yield the name of the model of a training, unless it was deleted."""
+    with suppress(NotFound):
+        model = view.platform.models.get(job.subject)
+        yield f"{model.project}/{model.name}"
 
 
 def _collected(view: View, job_id: str) -> Iterator[tuple[str, object]]:
@@ -332,7 +342,7 @@ def _events(view: View, job_id: str) -> Html:
 
 def _numbers(data: object) -> object:
     assert isinstance(data, dict) or hasattr(data, "items")
-    return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in data.items()}
+    return {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in data.items()}
 
 
 def _data(data: object) -> Html:

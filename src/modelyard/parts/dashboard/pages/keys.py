@@ -28,7 +28,11 @@ def _content(view: View, new: NewKey | None = None) -> Html:
         ("made", ""),
     ]
     lines = [_line(view, key) for key in page]
-    shown = table([*columns, ("", "")], lines) if lines else empty("No key yet.")
+    shown = (
+        table([*columns, ("", "")], lines)
+        if lines
+        else empty("No key yet. Make one:", "modelyard keys create --name app")
+    )
     more = view.link("More keys", "keys", after=page.items[-1].id) if page.has_more else ""
     return joined([_secret(new) if new else "", shown, tag("p", more), _form(view)])
 

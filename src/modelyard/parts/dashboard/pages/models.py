@@ -193,9 +193,9 @@ def _runs(view: View, model: Model, steps: Sequence[Checkpoint]) -> Html:
     for one in reversed(steps[-MOST_RUNS:]):
         for run in view.platform.models.lineage(model, one.step).runs[:MOST_RUNS]:
             shown = view.link(ref_text(run.evaluation), "runs", run.id)
-            lines.append((one.step, shown, run.state, score_text(run)))
+            lines.append((f"step {one.step}", shown, run.state, score_text(run)))
     return (
-        table([("step", "number"), ("evaluation", ""), ("state", ""), ("score", "number")], lines)
+        table([("step", "number brief"), ("evaluation", "brief"), ("state", "brief"), ("score", "number brief")], lines)
         if lines
         else Html("")
     )

@@ -130,7 +130,7 @@ _FITS: Mapping[str, Callable[[RowResult, Rows | None], bool]] = {
 def _filters(view: View, run: EvaluationRun, every: Rows, wanted: Filter) -> Html:
     kinds = ["all", "failed", "errors", *(["changed"] if wanted.baseline else [])]
     options = [tag("option", kind, value=kind, selected=kind == wanted.show) for kind in kinds]
-    names = [tag("option", name, value=name, selected=name == wanted.field) for name in _fields(every)]
+    names = [tag("option", name, value=name, selected=name == wanted.field) for name in short_fields(every)]
     words = {"placeholder": "words in the row", "aria_label": "Words in the row"}
     fields = [
         tag("label", "Show ", tag("select", *options, name="show")),
@@ -146,7 +146,7 @@ def _filters(view: View, run: EvaluationRun, every: Rows, wanted: Filter) -> Htm
 # ---- slices ------------------------------------------------------------------------------------------------------
 
 
-def _fields(every: Rows) -> Sequence[str]:
+def short_fields(every: Rows) -> Sequence[str]:
     """Return the fields by which the first rows can be sliced: those with short values."""
     found: dict[str, None] = {}
     for row in islice(every, SHOWN_ROWS):

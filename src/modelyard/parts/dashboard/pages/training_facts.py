@@ -31,7 +31,7 @@ def trained_facts(view: View, job_id: str | None) -> Iterator[tuple[str, object]
     if "tokens" in about:
         yield "tokens", f"{count_text(about['tokens'])} to train an epoch; the longest row has {about['longest']:,}"
     if speed := _speed(view, job_id, begun):
-        yield "speed", f"{speed:.3g} trained tokens a second"
+        yield "speed", f"{count_text(round(speed)) if speed >= 10 else f'{speed:.2g}'} trained tokens a second"
     if "device" in about:
         yield "on", f"{about['device']}, {about['dtype']}"
 

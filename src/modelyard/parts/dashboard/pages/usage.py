@@ -115,5 +115,6 @@ def _ledger(view: View) -> Html:
         )
         for one in view.platform.usage.list(order="desc").page(20)
     ]
-    columns = [("time", ""), ("model", ""), ("prompt", "number"), ("completion", "number"), ("cost", "number")]
+    columns = [("time", "brief"), ("model", "brief")]
+    columns += [(name, "number brief") for name in ("prompt tokens", "completion tokens", "cost")]
     return section("Last in the ledger", table(columns, lines))

@@ -10,12 +10,13 @@ from typing import Any, Protocol
 
 from modelyard.domain.completion import Delta
 from modelyard.domain.frozen_fast import maker
+from modelyard.parts.upstream.answers import reasons
 from modelyard.parts.upstream.answers.values import BYTES_PER_TOKEN, reasoning_of
 
 _delta = maker(Delta)
 _REASONING_NAMES = ("reasoning_content", "reasoning")
 _MORE = (
-    "finish_reason",
+    *reasons.NAMES,
     "logprobs",
     "token_ids",
     "provider_specific_fields",

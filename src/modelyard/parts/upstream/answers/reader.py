@@ -28,11 +28,12 @@ from modelyard.parts.upstream.answers.logprobs import (
     read_logprobs,
     read_token_ids,
 )
-from modelyard.parts.upstream.answers.reasons import read_reason
+from modelyard.parts.upstream.answers.reasons import read_reason, reason_in
 from modelyard.parts.upstream.answers.usage import MAY_REPORT, UsageReader
 from modelyard.parts.upstream.answers.values import (
     MOST_TOKENS,
     content_of,
+    delta_of,
     has_unread,
     message_of,
     object_of,
@@ -272,7 +273,7 @@ class _ChoiceReader:
     def take(self, choice: Mapping[str, Any], chunk: Mapping[str, Any], counted: int) -> list[Delta]:
         """Return its deltas. A whole answer has a `message` where a chunk has a `delta`, and its tokens are `counted`,
         or 0."""
-        message, delta = message_of(choice.get("message")), object_of(choice.get("delta"))
+        message, delta = message_of(choice.get("message")), delta_of(choice.get("delta"))
         whole = bool(message) and not any(value for name, value in delta.items() if name != "role")
         message, again = message if whole else delta, whole and self.has_output
         said = said_of(message)
@@ -283,7 +284,7 @@ class _ChoiceReader:
         entries, ids = read_logprobs(choice.get("logprobs")), read_token_ids(choice)
         if again:  # some servers end a stream with the whole answer
             entries, ids = ((), ()) if self._has_details else (entries, ids)
-        is_last = bool(choice.get("finish_reason"))
+        is_last = bool(reason_in(choice))
         reasoning, content = self._new_texts(reasoning, content, whole, bool(pieces), is_last)
         calls = self._calls.take_again(pieces) if again else self._calls.take(pieces, whole)
         self._end(choice, size_of(content) + size_of(reasoning) + _size_of_calls(calls))
@@ -375,7 +376,7 @@ class _ChoiceReader:
 
     def _end(self, choice: Mapping[str, Any], written: int) -> None:
         """Note why the choice ends, and with which stop string, after so many bytes that come with it."""
-        given = choice.get("finish_reason")
+        given = reason_in(choice)
         self._said_stop = self._said_stop or given is not None or "message" in choice
         ending = read_reason(given)
         if ending is None:

@@ -34,6 +34,15 @@ _CUT = re.compile("timeout|timedout|deadline|cancel|interrupt|preempt|disconnect
 _LONG = re.compile("length|limit|max|truncat|budget|incomplete")
 
 
+NAMES = ("finish_reason", "finishReason", "stop_reason", "done_reason")
+"""Members of a choice that say why it has ended: that of the format, and others where it is missing."""
+
+
+def reason_in(choice: Mapping[str, Any]) -> Any:
+    """Return what a choice says of its end; None if it has not ended."""
+    return next((choice[name] for name in NAMES if choice.get(name) is not None), None)
+
+
 @attrs.frozen
 class Ending:
     """The end of a choice. It is not complete if it `is_broken_off`, and if it `is_cut` before it has anything."""

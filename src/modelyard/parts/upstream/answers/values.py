@@ -52,9 +52,20 @@ def read_values(raw: bytes) -> list[Any]:
             value, end = _PLAIN.raw_decode(rest)
         except (ValueError, RecursionError):
             break
+        value = read_again(value)
         found += value if isinstance(value, list) else [value]
         text = rest[end:]
     return found or [read_json(raw)]
+
+
+def read_again(value: Any) -> Any:
+    """Return the object or the list that a string holds, as some servers write their JSON as JSON; else the value."""
+    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
+        return value
+    try:
+        return _PLAIN.raw_decode(value.lstrip())[0]
+    except (ValueError, RecursionError):
+        return value
 
 
 def is_whole(raw: bytes) -> bool:
@@ -154,8 +165,11 @@ def is_parsed(value: Any) -> bool:
 
 def message_of(value: Any) -> Mapping[str, Any]:
     """Return a message, which may be its text alone, or the only one of a list."""
-    if isinstance(value, str):
-        return {"content": value}
+    return {"content": value} if isinstance(value, str) else delta_of(value)
+
+
+def delta_of(value: Any) -> Mapping[str, Any]:
+    """Return a delta, which may be the only one of a list."""
     return object_of(value[0] if isinstance(value, list) and value else value)
 
 

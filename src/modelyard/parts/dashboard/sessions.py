@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 
 from modelyard.domain.identity import ApiKey, BrowserSession, Principal
 from modelyard.errors import RecordNotFound, Unauthenticated
-from modelyard.platform.keys.service import Keys, secret_digest
+from modelyard.platform.keys.service import secret_digest
 from modelyard.platform.paging import get_or_none
-from modelyard.platform.runtime import Runtime
+from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator, Snapshot, Tx
 
 LIFETIME = timedelta(hours=12)
@@ -22,11 +22,13 @@ _EXPIRED = 100
 
 class Sessions:
     """The sessions of browsers. The store keeps the digest of a token, never a token or a key. A session that was
-    opened with a key of the platform ends with that key, and has the scope that the key has now."""
+    opened with a key of the platform ends with that key, and has the scope that the key has now. `authenticator`
+    identifies the callers, or else the platform's keys do."""
 
-    def __init__(self, runtime: Runtime, keys: Keys, authenticator: Authenticator | None = None) -> None:
-        self._runtime = runtime
-        self._authenticator, self._own = authenticator or keys, authenticator is None
+    def __init__(self, platform: Platform, authenticator: Authenticator | None = None) -> None:
+        platform._require_host()
+        self._runtime = platform._runtime
+        self._authenticator, self._own = authenticator or platform.keys, authenticator is None
 
     @property
     def blocking(self) -> bool:
