@@ -166,7 +166,7 @@ def narrow(report: Report, folder: Path, scratch: Path) -> None:
             losses[form] = [row.values["loss"] for row in job.metrics()]
             said[form] = answered(platform, form)
             print(form, " ".join(f"{loss:.5f}" for loss in losses[form]), flush=True)
-    for form, bound, other in (("bfloat16", 0.02, 2), ("int8", 0.1, 5)):
+    for form, bound, other in (("bfloat16", 0.01, 1), ("int8", 0.03, 5)):
         far = max(abs(a - b) / b for a, b in zip(losses[form], losses["float32"], strict=True))
         report.add(f"{form}: losses, relative to 32 bits", far, bound)
         compare(report, form, said[form], said["float32"], other, 10 * bound)
