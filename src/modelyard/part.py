@@ -11,6 +11,8 @@ from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from modelyard.domain.completion import CompletionRequest
+    from modelyard.domain.evaluation.objects import ObjectRef
     from modelyard.domain.identity import Principal
     from modelyard.domain.job import Job
     from modelyard.domain.record import Record
@@ -171,6 +173,33 @@ class Capture(Protocol):
         ...
 
 
+class Named(Protocol):
+    """What a part serves under a name: a model that is asked in a way of its own."""
+
+    @property
+    def model(self) -> str:
+        """The name of the model that answers, to which usage is booked."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The name that always means the same."""
+        ...
+
+    @property
+    def ref(self) -> "ObjectRef":
+        """The reference under which it is evaluated."""
+        ...
+
+    def asks(self, request: "CompletionRequest") -> "CompletionRequest":
+        """Return what the model is asked for a request. Raises `InvalidInput`."""
+        ...
+
+    def row(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a row of an evaluation with the prompt that its fields make, if it has none."""
+        ...
+
+
 def _no_trained_record(runtime: "Runtime", job: "Job", loose: list[str]) -> "TrainedRecord | None":
     return None
 
@@ -205,6 +234,7 @@ class Part:
     `captures` returns what keeps the answers to a caller, with their log-probabilities and token ids. `submits` queues
     a training job on data of its own kind, with the arguments of `platform.training.submit`; None for other data.
     `loops` makes the `TrainingLoop` that runs the job of a loop, None for one of the core.
+    `names` returns what the part serves under a name that no model has; None for one that is not of its form.
     """
 
     name: str
@@ -230,6 +260,7 @@ class Part:
     captures: "Callable[[Runtime, Snapshot, Principal], Capture | None] | None" = None
     submits: "Callable[..., Any] | None" = None
     loops: "Callable[[ClaimedJob], TrainingLoop | None] | None" = None
+    names: "Callable[[Runtime, Snapshot, Principal, str], Named | None] | None" = None
 
 
 def standard_parts() -> Sequence[Part]:

@@ -2,6 +2,7 @@
 
 fill, clear       store records of each class of the part (`PartContract`), and delete them
 record            send each request of its routes, for the examples of the OpenAPI document
+KEYED             its POST routes that take an `Idempotency-Key`, of which it has tests of its own
 NOT_CREATING      words in the paths of its POST routes that take no `Idempotency-Key`, and why they need none
 TABLES            the digest of each of its tables that no kept file has
 """

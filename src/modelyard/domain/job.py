@@ -413,20 +413,6 @@ class JobSummary:
 
     @classmethod
     def of(cls, job: Job, progress: JobProgress, waiting_for: str | None = None) -> "JobSummary":
-        return cls(
-            job.id,
-            job.kind,
-            job.status,
-            job.entity,
-            job.project,
-            job.subject,
-            progress.step,
-            progress.total,
-            job.attempts,
-            job.created_at,
-            job.started_at,
-            job.ended_at,
-            job.error_message,
-            waiting_for,
-            -job.rank,
-        )
+        of = job.id, job.kind, job.status, job.entity, job.project, job.subject, progress.step, progress.total
+        times = job.attempts, job.created_at, job.started_at, job.ended_at
+        return cls(*of, *times, job.error_message, waiting_for, -job.rank)

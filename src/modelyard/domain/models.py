@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
+from modelyard.domain.evaluation.objects import ObjectRef, RefKind
 from modelyard.domain.record import Index, Record, brief, digests_of, frozen_mapping, in_notebook, sequence_field
 from modelyard.errors import InvalidInput, Problem
 
@@ -25,7 +26,12 @@ class Model:
     run_id: str | None = attrs.field(default=None, repr=False)
     last_step: int = 0
     seq: int = sequence_field()
+    word: ClassVar[str] = "step"
     __repr__, _repr_html_ = brief, in_notebook
+
+    def ref_of(self, step: int) -> ObjectRef:
+        """Return the reference of a checkpoint."""
+        return ObjectRef(self.entity, self.project, RefKind.OBJECT, self.name, f"step{step}")
 
 
 @attrs.frozen

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 import attrs
 
-from modelyard.domain.evaluation.objects import ObjectRef, OneObject, RefKind
+from modelyard.domain.evaluation.objects import ObjectRef, OneObject
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.statistics import CONFIDENCE
 from modelyard.domain.models import Checkpoint, Model
@@ -61,6 +61,26 @@ class NotWorse:
     def __attrs_post_init__(self) -> None:
         if (self.evaluation is None) is (self.runs is None):
             raise InvalidInput.at("evaluation", msg="give either an evaluation or two runs")
+
+
+class Promotable(Protocol):
+    """What has versions to be promoted, each called a `word`: a model its steps."""
+
+    @property
+    def entity(self) -> str: ...
+
+    @property
+    def project(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def word(self) -> str: ...
+
+    def ref_of(self, step: int, /) -> ObjectRef:
+        """Return the reference under which a version is evaluated."""
+        ...
 
 
 class Change(StrEnum):
@@ -218,7 +238,3 @@ class CompletionLineage:
     created_at: datetime
     price: Mapping[str, str] = EMPTY
     _repr_html_ = in_notebook
-
-
-def checkpoint_ref(model: Model, step: int) -> ObjectRef:
-    return ObjectRef(model.entity, model.project, RefKind.OBJECT, model.name, f"step{step}")

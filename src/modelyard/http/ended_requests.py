@@ -21,18 +21,19 @@ def report_ended(
     seconds: float,
     caller: Any,
     booked: LedgerEntry | None,
+    asked: str = "",
 ) -> None:
     ended = RequestAnswered(request_id, method, route, status, *_named(caller), seconds)
     platform.observe(ended)
     if log.isEnabledFor(logging.INFO):
-        _log(ended, booked)
+        _log(ended, booked, asked)
 
 
 def _named(caller: Any) -> tuple[str, str]:
     return ("", "") if caller is None else (caller.entity, caller.key_id)
 
 
-def _log(ended: RequestAnswered, booked: LedgerEntry | None) -> None:
+def _log(ended: RequestAnswered, booked: LedgerEntry | None, asked: str) -> None:
     """Write the line. Its parts are also in the record, as `access`, for formatters."""
     parts: dict[str, object] = {
         "request": ended.request_id,
@@ -51,4 +52,5 @@ def _log(ended: RequestAnswered, booked: LedgerEntry | None) -> None:
             "completion_tokens": booked.completion_tokens,
             "cost": f"{booked.cost:f}",
         }
+        parts |= {"asked": asked} if asked else {}
     log.info(" ".join(f"{name}=%s" for name in parts), *parts.values(), extra={"access": parts})

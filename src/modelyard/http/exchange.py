@@ -87,13 +87,15 @@ class ReadBody:
 
 
 class HttpExchange:
-    """One request on its way; `id` names it in the answer and in the log. `booked` is the completion it asked for."""
+    """One request on its way; `id` names it in the answer and in the log. `booked` is the completion it asked for, and
+    `asked` what a part serves by which that was answered."""
 
     started: bool = False
     status: int = 0
     route: str = ""
     principal: Principal | None = None
     booked: LedgerEntry | None = None
+    asked: str = ""
     span: Any = None
     rate: RateStand | None = None
     ignored: Sequence[str] = ()
@@ -156,7 +158,7 @@ class HttpExchange:
             served.meters.answered(method if self.route else "", self.route, status, seconds)
         if served.observed or access_log.isEnabledFor(INFO):
             of = self.id, method, self.route, status, seconds
-            report_ended(served.platform, *of, self.principal, self.booked)
+            report_ended(served.platform, *of, self.principal, self.booked, self.asked)
         if tracing is not None and self.span is not None:
             tracing.request_ended(self.span, method, self.route, status, seconds)
 

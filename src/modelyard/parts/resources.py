@@ -28,6 +28,7 @@ from modelyard.parts.torch.training.options import SFTKeywords as SFTKeywords
 from modelyard.parts.traces.service import Traces
 from modelyard.parts.traffic.service import Traffic
 from modelyard.parts.uploads.service import Uploads
+from modelyard.parts.variants.service import Variants
 from modelyard.parts.webhooks.service import Webhooks
 
 
@@ -48,6 +49,8 @@ class StandardResources:
     """Models that are trained with every combination of options."""
     traffic: Traffic
     """Training data from what was asked and answered."""
+    variants: Variants
+    """What one serves under a name: models with a prompt and parameters, in versions."""
     webhooks: Webhooks
     """Events that are posted to addresses of their owner."""
     metrics: Metrics

@@ -16,9 +16,9 @@ from modelyard.domain.promotion import (
     Alias,
     CheckpointLineage,
     CompletionLineage,
+    Promotable,
     RunLineage,
     TrainedStep,
-    checkpoint_ref,
 )
 from modelyard.domain.record import EMPTY
 from modelyard.domain.usage import LedgerEntry
@@ -104,8 +104,8 @@ def checkpoint_lineage(
     return CheckpointLineage(model, checkpoint, steps, aliases, runs, more_steps or more_runs)
 
 
-def runs_on(snapshot: Snapshot, model: Model, step: int) -> Iterator[EvaluationRun]:
-    ref = str(checkpoint_ref(model, step))
+def runs_on(snapshot: Snapshot, model: Promotable, step: int) -> Iterator[EvaluationRun]:
+    ref = str(model.ref_of(step))
     spelled = (ref, ref.replace("weave", "modelyard", 1))
     runs = (iter_index(snapshot, EvaluationRun, "by_model", text, descending=True) for text in spelled)
     return merge(*runs, key=lambda run: (run.started_at, run.id), reverse=True)
@@ -176,18 +176,15 @@ def answered_lineage(snapshot: Snapshot, principal: Principal, id: str) -> Compl
 def _lineage_of(
     snapshot: Snapshot, principal: Principal, booked: LedgerEntry, kept: KeptAnswer | None
 ) -> CompletionLineage:
-    return CompletionLineage(
+    of = (
         booked.id,
         booked.model,
         booked.base_model,
         booked.checkpoint_step,
         _answering(snapshot, principal, kept, booked),
-        booked.prompt_tokens,
-        booked.completion_tokens,
-        booked.cost,
-        booked.created_at,
-        EMPTY if kept is None else kept.price,
     )
+    price = EMPTY if kept is None else kept.price
+    return CompletionLineage(*of, booked.prompt_tokens, booked.completion_tokens, booked.cost, booked.created_at, price)
 
 
 def _answering(

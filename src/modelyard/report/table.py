@@ -28,17 +28,6 @@ def text_table(headers: Sequence[str], rows: Sequence[Sequence[object]], right: 
     return "\n".join(line.rstrip() for line in (lines[0], rule, *lines[1:]))
 
 
-_BARS = "▁▂▃▄▅▆▇█"
-
-
-def sparkline(values: Sequence[float]) -> str:
-    if not values:
-        return ""
-    least, most = min(values), max(values)
-    spread = (most - least) or 1.0
-    return "".join(_BARS[round((value - least) / spread * (len(_BARS) - 1))] for value in values)
-
-
 def means(values: Sequence[float], buckets: int) -> list[float]:
     """Return the means of about `buckets` equal stretches, to make a long series short enough to draw."""
     size = max(1, -(-len(values) // buckets))

@@ -43,6 +43,7 @@ NO_TEXTS = {
     "RunWeights": "weights",
     "Sweep": "options of trainings, and which of them go on",
     "TrainingRun": "settings of a training",
+    "VariantMove": "the numbers of a gate",
     "WorkerRecord": "of the host's workers",
 }
 """Classes with JSON or files that hold nothing that people wrote or models answered."""

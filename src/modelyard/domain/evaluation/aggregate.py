@@ -392,20 +392,9 @@ class _Aggregation:
     # ---- the numbers
 
     def result(self, metrics: tuple[MetricSummary, ...], latency: Latency | None) -> Aggregate:
-        return Aggregate(
-            self.rows,
-            self.trials,
-            self.model_errors,
-            self.options,
-            metrics,
-            latency,
-            self.spending.usage,
-            self.failed,
-            tuple(self.failures),
-            self.possibly_repeated,
-            self.omitted,
-            self.equal_rows,
-        )
+        of = self.rows, self.trials, self.model_errors, self.options, metrics, latency, self.spending.usage
+        notes = self.failed, tuple(self.failures), self.possibly_repeated, self.omitted, self.equal_rows
+        return Aggregate(*of, *notes)
 
     def summaries(self, with_numbers: _WithNumbers) -> tuple[MetricSummary, ...]:
         self._drop_empty()

@@ -112,6 +112,7 @@ class Completions:
 
     def _tokens(self, request: CompletionRequest) -> tuple[int, ...]:
         plan = self._able(request.model, "tokens")
+        request = plan.asks(request)
         if refused := unsupported_extras(request, plan.backend.capabilities(plan.served.base_model)):
             raise UnsupportedParameter.at(refused[0], msg=f"{plan.served.entry.id} does not support this; leave it out")
         return tuple(cast("Tokenizing", plan.backend).tokens(request, plan.served))

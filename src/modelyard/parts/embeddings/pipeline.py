@@ -74,9 +74,10 @@ class EmbeddingPipeline(BookedRequest):
         self.plan = plan
         self.served = plan.served if self.span is None else self.span.traced(plan.served)
         capabilities = yield Call(partial(_capabilities, plan), plan.counts_in_thread, plan.served.threads)
-        if not capabilities.embedding_size:
+        if plan.named is not None or not capabilities.embedding_size:
             others = yield Call(partial(embedding_models, runtime), runtime.store.blocking, runtime.store_threads(""))
-            raise InvalidInput.at("model", msg=f"{plan.served.entry.id} makes no embeddings; {_named(others)}")
+            name = plan.served.entry.id if plan.named is None else plan.named.name
+            raise InvalidInput.at("model", msg=f"{name} makes no embeddings; {_named(others)}")
         self.collected = collected = self._collector(capabilities)
         runtime.cache.begin(self.id, self)
         if plan.limited:

@@ -19,7 +19,7 @@ from modelyard.errors import PromotionRefused
 from modelyard.platform.evaluations.result import EvaluationResult
 from modelyard.platform.platform import Platform
 from modelyard.report.numbers import difference_text, interval_text, mean_text, span_text
-from modelyard.report.table import means, sparkline, text_table
+from modelyard.report.table import means, text_table
 
 PROJECT = "quickstart"
 BASE_MODEL = "tabular-mini"
@@ -228,3 +228,14 @@ def _show_places(file: Path, address: str, say: Callable[[str], None]) -> None:
     say(f"  modelyard serve --store {file} --worker --dashboard")
     say(f"and point an OpenAI client at http://127.0.0.1:8000/inference/v1, model {address}:prod.")
     say("Both need the extra: pip install 'modelyard[serve]'")
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    least, most = min(values), max(values)
+    spread = (most - least) or 1.0
+    return "".join(_BARS[round((value - least) / spread * (len(_BARS) - 1))] for value in values)

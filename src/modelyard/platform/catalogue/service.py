@@ -12,6 +12,7 @@ from modelyard.domain.catalogue import CatalogueEntry, CatalogueRevision, Regist
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import KEY
 from modelyard.errors import ArtifactMissing, Forbidden, InvalidInput, ModelNotFound, RecordNotFound, nearest
+from modelyard.part import Named
 from modelyard.platform.catalogue.offered_models import OFFER, answer_name, registered, trained_answer
 from modelyard.platform.listing import Listing, short_listing
 from modelyard.platform.runtime import Runtime
@@ -110,7 +111,21 @@ def resolve(runtime: Runtime, name: str, principal: Principal) -> ServedModel:
     `ModelNotFound`, and `Forbidden` for an entity or project outside the principal's scope, whether or not it
     exists."""
     offers = offered(runtime)
-    return runtime.store.read(lambda snapshot: served(runtime, snapshot, offers, name, principal))
+    return runtime.store.read(lambda snapshot: find_served(runtime, snapshot, offers, name, principal)[0])
+
+
+def find_served(
+    runtime: Runtime, snapshot: Snapshot, offers: Offers, name: str, principal: Principal
+) -> tuple[ServedModel, str, Named | None]:
+    """Return the model that answers for a name, its own name, and what a part serves under the given one."""
+    try:
+        return served(runtime, snapshot, offers, name, principal), name, None
+    except (ModelNotFound, Forbidden):
+        finds = (part.names for part in runtime.parts if part.names is not None)
+        named = next(filter(None, (find(runtime, snapshot, principal, name) for find in finds)), None)
+        if named is None:
+            raise
+        return served(runtime, snapshot, offers, named.model, principal), named.model, named
 
 
 def offered(runtime: Runtime) -> Offers:

@@ -28,10 +28,11 @@ BOOKED: ContextVar[list[LedgerEntry] | None] = ContextVar("what is booked within
 
 class RequestInProgress(Protocol):
     """The request of a client that a completion answers: its id, when it began by the monotonic clock, its key's rate,
-    and then what was booked for it."""
+    what a part serves that was `asked` for, and then what was booked for it."""
 
     id: str
     began: float
+    asked: str
     booked: LedgerEntry | None
     span: Any
 
@@ -227,22 +228,10 @@ def report_booked(completion: BookedRequest, entry: LedgerEntry) -> None:
         if not completion.whole and completion.failure is None:
             meters.ended(entry.model, events.CALLER_LEFT, None)
     if runtime.observer is not None:
-        runtime.observe(
-            events.CompletionBooked(
-                entry.id,
-                entry.entity,
-                entry.project,
-                entry.model,
-                entry.prompt_tokens,
-                entry.completion_tokens,
-                entry.cost,
-                entry.key_id,
-                "" if client is None else client.id,
-                seconds,
-                completion.first_token,
-                _status(completion),
-            )
-        )
+        named, sent = None if completion.plan is None else completion.plan.named, "" if client is None else client.id
+        of = entry.id, entry.entity, entry.project, entry.model, entry.prompt_tokens, entry.completion_tokens
+        how = seconds, completion.first_token, _status(completion), "" if named is None else named.name
+        runtime.observe(events.CompletionBooked(*of, entry.cost, entry.key_id, sent, *how))
 
 
 def report_failed(completion: BookedRequest, error: Exception) -> None:

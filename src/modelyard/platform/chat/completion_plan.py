@@ -10,7 +10,7 @@ from modelyard.domain.frozen_fast import maker
 from modelyard.domain.identity import Principal
 from modelyard.domain.usage import cost
 from modelyard.errors import InvalidInput
-from modelyard.part import Capture
+from modelyard.part import Capture, Named
 from modelyard.platform.chat.capability_checks import check_conversation, check_supported
 from modelyard.protocols import AsyncBackend, Backend, ServedModel
 
@@ -26,7 +26,7 @@ class CompletionPlan:
     is whether the backend may keep an event loop waiting, and `counts_in_thread` whether it may even while it counts a
     prompt. `offers` and `settings_version` are what was in force when the plan was made; `entries` is the tuple that
     the backend offered then, if it was one. `dearest` are the prices by which the most that a request can cost is
-    found. `captures` keeps the answers.
+    found. `captures` keeps the answers. `named` is what a part serves under the name.
     """
 
     principal: Principal
@@ -43,6 +43,11 @@ class CompletionPlan:
     settings_version: int | None
     dearest: Pricing
     captures: Capture | None = None
+    named: Named | None = None
+
+    def asks(self, request: CompletionRequest) -> CompletionRequest:
+        """Return what the model is asked. Raises `InvalidInput`."""
+        return request if self.named is None else self.named.asks(request)
 
     def most(self, prompt_tokens: int, images: int, tokens: int) -> Decimal:
         """Return the most in USD that a request can cost with so many tokens in all of its answers."""
@@ -50,7 +55,8 @@ class CompletionPlan:
 
     def count(self, request: CompletionRequest, strict: bool) -> int:
         """Return how many tokens a prompt has. Raises `InvalidInput`, also where answers alone report it."""
-        entry, capabilities = self.served.entry, self.backend.capabilities(self.served.base_model)
+        request, entry = self.asks(request), self.served.entry
+        capabilities = self.backend.capabilities(self.served.base_model)
         if strict and capabilities.strict_conversations:
             check_conversation(request)
         check_supported(request, entry, capabilities)

@@ -3,8 +3,8 @@
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
 from modelyard.domain.usage import Budget, dearest
 from modelyard.errors import Forbidden, ModelNotFound
-from modelyard.part import Capture
-from modelyard.platform.catalogue.service import booked_name, offered, served
+from modelyard.part import Capture, Named
+from modelyard.platform.catalogue.service import booked_name, find_served, offered
 from modelyard.platform.chat.backend_stream import backend_of
 from modelyard.platform.chat.completion_plan import CompletionPlan
 from modelyard.platform.runtime import Runtime
@@ -46,18 +46,18 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
 
     asked = budget_ids(entity, principal.key_id, project)
 
-    def query(snapshot: Snapshot) -> tuple[ServedModel, str, Capture | None, list[Budget]]:
+    def query(snapshot: Snapshot) -> tuple[ServedModel, str, Named | None, Capture | None, list[Budget]]:
         known = (part.captures for part in runtime.parts if part.captures is not None)
         captures = next(filter(None, (capture(runtime, snapshot, principal) for capture in known)), None)
         try:
-            found, called = served(runtime, snapshot, offers, model, principal), model
+            found = find_served(runtime, snapshot, offers, model, principal)
         except (ModelNotFound, Forbidden):
             if captures is None:
                 raise
-            found, called = served(runtime, snapshot, offers, captures.model, principal), captures.model
-        return found, called, captures, budgets_of(snapshot, asked)
+            found = find_served(runtime, snapshot, offers, captures.model, principal)
+        return *found, captures, budgets_of(snapshot, asked)
 
-    found, called, captures, budgets = runtime.store.read(query)
+    found, called, named, captures, budgets = runtime.store.read(query)
     runtime.cache.see_budgets(budgets)
     backend = backend_of(runtime.backend, found.base_model)
     waits = getattr(backend, "blocking", True) or hasattr(backend, "astream")
@@ -67,22 +67,8 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
     key_limited = principal.limits != _NO_LIMITS
     limited, prices = key_limited or bool(budgets), dearest(found.entry.pricing)
     apply, after = tuple([budget.id for budget in budgets]), not (key_limited or waits)
-    plan = CompletionPlan(
-        principal,
-        found,
-        backend,
-        name,
-        limited,
-        apply,
-        after,
-        waits,
-        in_thread,
-        offers,
-        same,
-        version,
-        prices,
-        captures,
-    )
+    of = principal, found, backend, name, limited, apply, after, waits, in_thread
+    plan = CompletionPlan(*of, offers, same, version, prices, captures, named)
     if version is not None:  # the plan holds the principal, so that no other one gets its id
         _keep(runtime.cache.slot(KeptPlans), (id(principal), entity, project, model), plan)
     return plan

@@ -55,7 +55,11 @@ class RunningCompletion(BookedRequest):
         """Make the request that the backend gets: checked against its capabilities, with a token limit and a seed."""
         entry, backend, request = self.served.entry, self.backend, self.given
         capabilities = backend.capabilities(self.served.base_model)
-        if self.details or (self.plan is not None and self.plan.captures is not None):
+        if (plan := self.plan) is not None and plan.named is not None:
+            request = plan.asks(request)
+            if self.client is not None:
+                self.client.asked = plan.named.name
+        if self.details or (plan is not None and plan.captures is not None):
             request = checks.with_details(request, capabilities)
         if request.tool_choice.mode is _REQUIRED:
             checks.check_tool_choice(request)

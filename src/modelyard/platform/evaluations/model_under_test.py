@@ -1,6 +1,6 @@
 """The models of a run, under test and as judges: their names resolved, rows turned into requests."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -38,7 +38,7 @@ from modelyard.protocols import ServedModel, Snapshot
 class CompletionModel:
     """A model of the platform that is called by completions. `request` is the request without messages; its model is
     pinned to a checkpoint. `seeded`: the model takes a seed; `blocking`: it may wait; `needs_loop`: it needs an event
-    loop."""
+    loop. `reads` makes the prompt of a row."""
 
     runtime: Runtime
     principal: Principal
@@ -52,6 +52,7 @@ class CompletionModel:
     seeded: bool
     blocking: bool
     needs_loop: bool
+    reads: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 
     @classmethod
     def of(
@@ -59,30 +60,21 @@ class CompletionModel:
     ) -> "CompletionModel":
         name, attribution = chat_name(runtime, principal, model), Attribution(*namespace)
         plan = known_plan(runtime, principal, attribution, name) or make_plan(runtime, principal, attribution, name)
-        served, backend = plan.served, plan.backend
-        ref = _model_ref(served, name, principal, namespace)
-        pinned = f"{ref.entity}/{ref.project}/{ref.name}:{ref.version}" if ref.version else name
+        served, backend, named = plan.served, plan.backend, plan.named
+        ref, pinned = _pinned(served, name, principal, namespace) if named is None else (named.ref, named.name)
         prompts, chat = _prompts(options), {name: options[name] for name in options if name not in PROMPTS}
         request = build_request(cast("CompletionOptions", {**chat, "model": pinned, "messages": ""}), streamed=False)
         capabilities = backend.capabilities(served.base_model)
         check_supported(request, served.entry, capabilities)
-        return cls(
-            runtime,
-            principal,
-            attribution,
-            request,
-            prompts,
-            served.base_model,
-            ref,
-            served.entry.pricing.texts,
-            None if served.checkpoint is None else served.checkpoint.step,
-            "seed" in capabilities.parameters,
-            getattr(backend, "blocking", True),
-            not hasattr(backend, "stream"),
-        )
+        step = None if served.checkpoint is None else served.checkpoint.step
+        how = "seed" in capabilities.parameters, getattr(backend, "blocking", True), not hasattr(backend, "stream")
+        reads = None if named is None or "prompt" in prompts else named.row
+        of = runtime, principal, attribution, request, prompts, served.base_model, ref
+        return cls(*of, served.entry.pricing.texts, step, *how, reads)
 
     def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
         sampling = self.request.sampling.seeded(seed) if self.seeded else self.request.sampling
+        row = row if self.reads is None else self.reads(row)
         request = self.request.asking(messages_asked(self.prompts, row), sampling, self.request.max_tokens)
         pipeline = CompletionPipeline(self.runtime, self.principal, request, self.attribution)
         pipeline.reserves_first = True  # a row and its usage are stored together
@@ -196,8 +188,11 @@ def messages_asked(prompts: Mapping[str, str], row: Mapping[str, Any]) -> tuple[
     return (*told, *(message for message in asked if message.role is not Role.SYSTEM))
 
 
-def _model_ref(served: ServedModel, name: str, principal: Principal, namespace: Namespace) -> ObjectRef:
+def _pinned(served: ServedModel, name: str, principal: Principal, namespace: Namespace) -> tuple[ObjectRef, str]:
+    """Return the reference of a model, and its name, of a checkpoint if it is trained."""
     named = None if name == served.entry.id else ModelName.within(principal.entity, name)
     if served.checkpoint is None or named is None:
-        return ObjectRef(*namespace, RefKind.OBJECT, object_id(served.entry.id))
-    return ObjectRef(named.entity, named.project, RefKind.OBJECT, named.name, f"step{served.checkpoint.step}")
+        return ObjectRef(*namespace, RefKind.OBJECT, object_id(served.entry.id)), name
+    step = f"step{served.checkpoint.step}"
+    pinned = f"{named.entity}/{named.project}/{named.name}:{step}"
+    return ObjectRef(named.entity, named.project, RefKind.OBJECT, named.name, step), pinned

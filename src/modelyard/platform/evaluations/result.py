@@ -117,21 +117,13 @@ def _row(run: EvaluationRun, prediction: Prediction, scores: list[Score]) -> Row
     by_name = {scorer_keys(score.scorer)[0]: score for score in scores}
     first = by_name.get(run.summary["scorer"]) if run.summary and "scorer" in run.summary else next(iter(scores), None)
     value = None if first is None else first.value.get(VALUE)
-    return RowResult(
-        prediction.index or 0,
-        prediction.inputs,
-        outcome_of(prediction, first),
-        prediction.output.get(VALUE),
-        float(value) if isinstance(value, int | float) else None,
-        prediction.error or (first.error if first is not None else None) or "",
-        prediction.trial,
-        {name: score.value[VALUE] for name, score in by_name.items() if VALUE in score.value},
-        {name: score.comment for name, score in by_name.items() if score.comment},
-        prediction.latency,
-        prediction.prompt_tokens,
-        prediction.completion_tokens,
-        prediction.cost,
-    )
+    error = prediction.error or (first.error if first is not None else None) or ""
+    values = {name: score.value[VALUE] for name, score in by_name.items() if VALUE in score.value}
+    comments = {name: score.comment for name, score in by_name.items() if score.comment}
+    score = float(value) if isinstance(value, int | float) else None
+    of = prediction.index or 0, prediction.inputs, outcome_of(prediction, first), prediction.output.get(VALUE), score
+    used = prediction.latency, prediction.prompt_tokens, prediction.completion_tokens, prediction.cost
+    return RowResult(*of, error, prediction.trial, values, comments, *used)
 
 
 def _trial(run: EvaluationRun, row_digest: str, trial: int, snapshot: Snapshot) -> RowResult | None:

@@ -11,7 +11,7 @@ from modelyard.domain.evaluation.objects import ObjectRef, OneObject, same_schem
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.identity import Principal
 from modelyard.domain.models import Model
-from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion, PromotionRuns, check_alias, checkpoint_ref
+from modelyard.domain.promotion import Alias, Change, NotWorse, Promotable, Promotion, PromotionRuns, check_alias
 from modelyard.domain.record import EMPTY, Order
 from modelyard.errors import InvalidInput, NotFound, PromotionRefused
 from modelyard.platform.checkpoints.aliases import aliases_of, promote
@@ -33,7 +33,7 @@ Pair = tuple[EvaluationRun, EvaluationRun]
 
 
 def promotion_evidence(
-    runtime: Runtime, principal: Principal, model: Model, step: int, current: int | None, require: NotWorse
+    runtime: Runtime, principal: Principal, model: Promotable, step: int, current: int | None, require: NotWorse
 ) -> Mapping[str, Any]:
     """Return the evidence that the checkpoint of a step meets a requirement, compared with that of the step `current`.
     Raises `PromotionRefused` if it does not, or if no runs can decide it; `NotFound`, `InvalidInput`."""
@@ -53,20 +53,24 @@ def promotion_evidence(
         why = "; ".join(check.not_compared)
         raise PromotionRefused(f"the runs have no scored rows to compare: {why}\n\n{report}")
     if not check.passed:
-        raise PromotionRefused(f"the candidate is worse than the promoted step\n{regression_text(report, check)}")
+        raise PromotionRefused(
+            f"the candidate is worse than the promoted {model.word}\n{regression_text(report, check)}"
+        )
     return _numbers(report, require)
 
 
-def _named(runtime: Runtime, principal: Principal, runs: PromotionRuns, model: Model, steps: tuple[int, int]) -> Pair:
+def _named(
+    runtime: Runtime, principal: Principal, runs: PromotionRuns, model: Promotable, steps: tuple[int, int]
+) -> Pair:
     candidate, baseline = (find_run(runtime, principal, run_id) for run_id in (runs["candidate"], runs["baseline"]))
     for name, run, step in (("candidate", candidate, steps[0]), ("baseline", baseline, steps[1])):
-        if same_scheme(run.model) != str(checkpoint_ref(model, step)) or run.state is not RunState.COMPLETED:
-            raise InvalidInput.at("runs", name, msg=f"must be a completed run on step {step} of {model.name}")
+        if same_scheme(run.model) != str(model.ref_of(step)) or run.state is not RunState.COMPLETED:
+            raise InvalidInput.at("runs", name, msg=f"must be a completed run on {model.word} {step} of {model.name}")
     return candidate, baseline
 
 
 def _newest(
-    principal: Principal, evaluation: OneObject, model: Model, steps: tuple[int, int], snapshot: Snapshot
+    principal: Principal, evaluation: OneObject, model: Promotable, steps: tuple[int, int], snapshot: Snapshot
 ) -> Pair:
     wanted = pinned(snapshot, principal, evaluation_ref(evaluation, (model.entity, model.project)))
     candidates, baselines = (list(_judging(snapshot, principal, wanted, model, step)) for step in steps)
@@ -75,7 +79,8 @@ def _newest(
             if version == same:
                 return candidate, baseline
     missing = [str(step) for step, runs in zip(steps, (candidates, baselines), strict=True) if not runs]
-    which = f"step {' and step '.join(missing)}" if missing else "the same version of it for both steps"
+    word = model.word
+    which = f"{word} {f' and {word} '.join(missing)}" if missing else f"the same version of it for both {word}s"
     named = evaluation if isinstance(evaluation, str) else str(wanted)
     raise PromotionRefused(
         f"there is no completed run of {named!r} on {which} of {model.name}; evaluate it first"
@@ -84,7 +89,7 @@ def _newest(
 
 
 def _judging(
-    snapshot: Snapshot, principal: Principal, wanted: ObjectRef, model: Model, step: int
+    snapshot: Snapshot, principal: Principal, wanted: ObjectRef, model: Promotable, step: int
 ) -> Iterator[tuple[ObjectRef, EvaluationRun]]:
     for run in _visible(snapshot, principal, model, step):
         ref = ObjectRef.parse(run.evaluation)
@@ -94,14 +99,14 @@ def _judging(
                 yield version, run
 
 
-def _visible(snapshot: Snapshot, principal: Principal, model: Model, step: int) -> Iterator[EvaluationRun]:
+def _visible(snapshot: Snapshot, principal: Principal, model: Promotable, step: int) -> Iterator[EvaluationRun]:
     for run in runs_on(snapshot, model, step):
         if principal.scope.covers(run.entity, run.project) and run.state is RunState.COMPLETED:
             yield run
 
 
 def _what_there_is(
-    snapshot: Snapshot, principal: Principal, wanted: ObjectRef, model: Model, steps: tuple[int, int]
+    snapshot: Snapshot, principal: Principal, wanted: ObjectRef, model: Promotable, steps: tuple[int, int]
 ) -> str:
     text, versions = "", versions_of(snapshot, principal, wanted)
     if versions:
@@ -109,7 +114,7 @@ def _what_there_is(
     for step in steps:
         others = dict.fromkeys(run.evaluation for run in islice(_visible(snapshot, principal, model, step), FEW))
         if others:
-            text += f"; step {step} was evaluated on {', '.join(others)}"
+            text += f"; {model.word} {step} was evaluated on {', '.join(others)}"
     return text
 
 

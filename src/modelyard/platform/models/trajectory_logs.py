@@ -42,20 +42,8 @@ def read_log(runtime: Runtime, principal: Principal, log_id: str) -> Iterator[Tr
 def _add(
     runtime: Runtime, principal: Principal, model: Model, split: str, stored: StoredArtifact, groups: int, means: Means
 ) -> TrajectoryLog:
-    log = TrajectoryLog(
-        runtime.ids(),
-        model.id,
-        model.entity,
-        model.project,
-        split,
-        model.last_step,
-        stored.name,
-        groups,
-        means.trajectories,
-        means.reward,
-        means.metrics,
-        runtime.clock.now(),
-    )
+    of = runtime.ids(), model.id, model.entity, model.project, split, model.last_step, stored.name, groups
+    log = TrajectoryLog(*of, means.trajectories, means.reward, means.metrics, runtime.clock.now())
 
     def step(tx: Tx) -> TrajectoryLog:
         named_model(tx, principal, model.id)
