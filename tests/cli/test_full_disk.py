@@ -1,9 +1,11 @@
 """A command that made a store on a full disk, and failed, leaves none that can be taken for a store."""
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -87,6 +89,43 @@ def test_a_program_leaves_none_either(place: Path) -> None:
     with files_of(40_000), pytest.raises(StorageFull):
         run(place / "first", lambda _: None)
     assert list((place / "first").iterdir()) == []
+
+
+def run_out(path: str) -> Callable[..., None]:
+    """Replace a function by one that finds no room at its end."""
+    undisturbed = resolve_name(path)
+
+    def without_room(*given: Any) -> None:
+        undisturbed(*given)
+        raise StorageFull("no room")
+
+    return without_room
+
+
+LAST_OF_A_BACKUP = (
+    "modelyard.artifacts.folder:FolderArtifacts.backup",
+    "modelyard.stores.sqlite.store:SqliteStore.backup",
+    "modelyard.parts.backups.commands:write_sums",
+)
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+@pytest.mark.parametrize("last", LAST_OF_A_BACKUP)
+def test_a_backup_without_room_leaves_nothing(
+    place: Path, last: str, earlier: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_platform("old.db") as platform:
+        platform.compat.files.create("a.txt", b"a", purpose="user_data")
+    if earlier:
+        (place / "copy.db-artifacts").mkdir()
+    there = {*place.rglob("*")}
+    words = ("backup", "--store", "old.db", "copy.db")
+    with monkeypatch.context() as patch:
+        patch.setattr(last.replace(":", "."), run_out(last))
+        assert "no room" in refused(words, resource.RLIM_INFINITY).output
+    left = {path.relative_to(place) for path in {*place.rglob("*")} - there}
+    assert {path.parts[0] for path in left} <= ({"copy.db-artifacts"} if earlier else set())
+    assert CliRunner().invoke(main, words).exit_code == 0
 
 
 # ---- what is not removed ---------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from nursery import Nursery
 import loop_agents
 from modelyard import Platform, open_platform
 from modelyard.domain.training import GRADIENT_STEP, TRAINING_ROUND
+from modelyard.parts.episodes.rollouts import LOST
 
 pytestmark = pytest.mark.crash
 
@@ -98,6 +99,3 @@ def check_episodes(platform: Platform) -> None:
 
 def names() -> list[str]:
     return [f"round-{number + 1}-task-0" for number in range(ROUNDS)]
-
-
-LOST = "the process that ran it has ended, and another attempt was made in its place"

@@ -63,7 +63,6 @@ class TrainingConfig:
         """Raise `InvalidInput` where so many rows do not suit the settings."""
 
     def of_round(self, number: int, rounds: int) -> Self:
-        """Return the settings of a round of a loop, after `number` others."""
         return self
 
 
@@ -108,13 +107,10 @@ class RLConfig(TrainingConfig):
         return self.epsilon if self.ppo else 4.0
 
     def _problems(self) -> list[Problem]:
-        return [Problem((name,), message) for name, fits, message in self._rules() if not fits]
-
-    def _rules(self) -> list[tuple[str, bool, str]]:
         cap, truncation = self.max_negative_advantage_importance_sampling_weight, self.truncated_importance_sampling
         levels, reference = get_args(ImportanceSamplingLevel), self.kl_penalty_reference_step
         amount, above_zero = "must be a finite number, 0 or more", "must be a finite number above 0"
-        return [
+        rules = [
             ("learning_rate", _is_rate(self.learning_rate), above_zero),
             ("epsilon", _is_amount(self.epsilon), amount),
             ("epsilon_high", _is_amount(self.epsilon_high), amount),
@@ -127,6 +123,7 @@ class RLConfig(TrainingConfig):
             ("kl_penalty_reference_step", reference is None or reference >= 0, "must be a step, 0 or more"),
             ("packed_sequence_length", self.packed_sequence_length >= 1, "must be 1 or more"),
         ]
+        return [Problem((name,), message) for name, fits, message in rules if not fits]
 
     def step_rates(self, steps: int) -> Sequence[float]:
         return (self.learning_rate,) * steps
@@ -157,9 +154,8 @@ class BatchedConfig(TrainingConfig):
         size: object = self.batch_size
         fits = size == "auto" or (isinstance(size, int) and size >= 1)
         wrong_size = [] if fits else [Problem(("batch_size",), "must be 1 or more, or 'auto'")]
-        repeated = 1 <= self.epochs <= MAX_EPOCHS
-        wrong_epochs = [] if repeated else [Problem(("epochs",), f"must be from 1 to {MAX_EPOCHS}")]
-        return [*self._rate_problems(), *wrong_size, *wrong_epochs]
+        epochs = [] if 1 <= self.epochs <= MAX_EPOCHS else [Problem(("epochs",), f"must be from 1 to {MAX_EPOCHS}")]
+        return [*self._rate_problems(), *wrong_size, *epochs]
 
     def _rate_problems(self) -> list[Problem]:
         message = "must be a finite number, 0 or more"
@@ -183,10 +179,8 @@ class BatchedConfig(TrainingConfig):
         batches = math.ceil(rows / self.rows_per_batch)
         if not isinstance(self.learning_rate, tuple):
             return (self.learning_rate,) * batches
-        if len(self.learning_rate) != batches:
-            message = (
-                f"names {len(self.learning_rate)} rates, but {rows} rows make {batches} batches; name one for each"
-            )
+        if (named := len(self.learning_rate)) != batches:
+            message = f"names {named} rates, but {rows} rows make {batches} batches; name one for each"
             raise InvalidInput.at("learning_rate", msg=message)
         return self.learning_rate
 

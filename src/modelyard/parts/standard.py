@@ -6,17 +6,15 @@ from importlib import import_module
 from modelyard.lazy import deferred
 from modelyard.part import Part
 
+_HOOKS = ("engine", "on_event", "upkeep", "captures", "submits", "loops", "names")
+
 
 def _standard(name: str, *has: str) -> Part:
     """Return the part of a folder, which is loaded when it is first asked for more than its name.
 
     Every platform asks for these hooks, so a part says here which of them it `has`.
     """
-    known: dict[str, object] = {
-        hook: None
-        for hook in ("engine", "on_event", "upkeep", "captures", "submits", "loops", "names")
-        if hook not in has
-    }
+    known = dict.fromkeys({*_HOOKS}.difference(has))
     part: Part = deferred(lambda: import_module(f"modelyard.parts.{name}.part").PART, name=name, **known)
     return part
 

@@ -77,3 +77,11 @@ def test_a_requirement_is_one(platform: Platform) -> None:
     wrong: Any = "quiz"
     with pytest.raises(InvalidInput, match="NotWorse"):
         platform.variants.promote(NAME, 1, require=wrong)
+
+
+def test_a_misspelt_metric_is_refused_though_nothing_is_compared(platform: Platform) -> None:
+    evaluated(platform, 2)
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match="must be a metric of both runs: exact_match"):
+            promoted(platform, 2, evaluation="quiz", metric="exact_mach")
+        assert promoted(platform, 2, evaluation="quiz", metric="exact_match").number == 2

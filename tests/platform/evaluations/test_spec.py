@@ -116,7 +116,8 @@ def test_rows_may_be_a_table_in_a_file_that_ends_in_csv(platform: Platform, tmp_
         (b"a,b\n" + b"1,2\n" * 5000 + b"1,caf\xe9\n1,2\n", r"line\.5002: is not UTF-8"),
         (b'a,b\n1,2\n1,"2"3\n1,2\n', r"line\.3: is not valid CSV"),
         (b"a\n" + b"x" * (2**24 + 1), r"line\.2: is not valid CSV: field larger than field limit \(16777216\)"),
-        (b"", "rows: there are none"),
+        (b"", r"rows\.csv: has no rows"),
+        (b"a,b\n", r"rows\.csv: has no rows"),
     ):
         path.write_bytes(wrong)
         with pytest.raises(InvalidInput, match=reply):
@@ -131,6 +132,13 @@ def test_a_cell_of_a_table_may_be_a_document_and_the_limit_of_the_process_stays(
     (row,) = platform.evaluations.run("e", "echo", path, project="p").rows
     assert row.row == {"prompt": "x" * 200_000, "expected": "b"}
     assert csv.field_size_limit() == 131_072
+
+
+def test_a_file_of_lines_without_rows_is_named(platform: Platform, tmp_path: Path) -> None:
+    path = tmp_path / "empty.jsonl"
+    path.write_text("\n\n")
+    with pytest.raises(InvalidInput, match=r"empty\.jsonl: has no rows; give at least one$"):
+        platform.evaluations.run("e", "echo", path, project="p")
 
 
 def test_a_table_of_another_name_is_told_what_it_was_read_as(platform: Platform, tmp_path: Path) -> None:

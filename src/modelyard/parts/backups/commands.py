@@ -1,7 +1,8 @@
 """`modelyard backup` and `modelyard restore`."""
 
-from collections.abc import Sequence
-from contextlib import closing
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import click
@@ -38,12 +39,14 @@ def backup(store: StoreName, file: Path) -> None:
     if not file.name.isprintable():
         raise click.ClickException("the name of a backup has printable characters only, for its file of digests")
     _require_free(file, sums_file(file))
-    with opened(store) as platform:
-        try:
-            lost = platform.backup(file)
-        except FileExistsError as taken:
-            raise click.ClickException(str(taken)) from taken
-    sums = write_sums(file)
+    with _folder_or_nothing(Path(artifacts_folder(file)), file):
+        with opened(store) as platform:
+            try:
+                lost = platform.backup(file)
+            except FileExistsError as taken:
+                raise click.ClickException(str(taken)) from taken
+        with _removed_if_it_fails(file, sums_file(file)):
+            sums = write_sums(file)
     click.echo(f"wrote {file}, {len(sums.artifacts)} files in {artifacts_folder(file)}, and {sums_file(file)}")
     if lost:
         raise click.ClickException(
@@ -99,6 +102,28 @@ def restore(file: Path, target: StoreName | None, artifacts: str | None, check: 
             restoring.to_database(found, store, place, parts)
     if target is not None:
         click.echo(f"{printable_store(target)} has {_counts(found)}, each compared with the backup")
+
+
+@contextmanager
+def _folder_or_nothing(folder: Path, file: Path) -> Iterator[None]:
+    """Remove a folder that the block has made, if it fails without the file to which that belongs."""
+    new = not folder.exists()
+    try:
+        yield
+    except BaseException:
+        if new and not file.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _removed_if_it_fails(*files: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for file in files:
+            file.unlink(missing_ok=True)
+        raise
 
 
 def _counts(found: restoring.Examined) -> str:

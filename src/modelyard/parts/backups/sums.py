@@ -45,11 +45,14 @@ def write_sums(file: Path) -> Sums:
     lines = [f"{sums.records}  {file.name}", *(f"{sums.artifacts[name]}  {folder.name}/{name}" for name in names)]
     target = sums_file(file)
     unfinished = target.with_name(f".{target.name}.part")  # one that is cut off would check less without a word
-    with unfinished.open("w", encoding="utf-8") as written:
-        written.writelines(f"{line}\n" for line in lines)
-        written.flush()
-        sync(written.fileno())
-    unfinished.rename(target)
+    try:
+        with unfinished.open("w", encoding="utf-8") as written:
+            written.writelines(f"{line}\n" for line in lines)
+            written.flush()
+            sync(written.fileno())
+        unfinished.rename(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
     sync_folder(str(file.absolute().parent))
     return sums
 

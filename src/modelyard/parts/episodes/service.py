@@ -1,14 +1,16 @@
 """`platform.episodes`: groups of episodes are made, listed, shown and deleted."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
+from typing import Any
 
 from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.models import Model
 from modelyard.domain.record import Order
 from modelyard.errors import Conflict, InvalidInput
+from modelyard.parts.episodes.environments import inspect_tasks
 from modelyard.parts.episodes.handle import ROOT_URL, EpisodeGroupHandle, EpisodeHandle, checked_root, handles_of
 from modelyard.parts.episodes.making import NewEpisode, add_episode, budget_amount, check_deadline
 from modelyard.parts.episodes.records import Episode, EpisodeGroup
@@ -91,6 +93,15 @@ class Episodes:
             for place, new in enumerate(made)
         )
         return EpisodeGroupHandle(self._runtime, self._principal, group, episodes)
+
+    def inspect(self, task: Callable[..., Any], *, scorer: str | None = None, **arguments: Any) -> Mapping[str, Any]:
+        """Return the `tasks` and the `agent` of a task of Inspect, for `training.loop(model, **these)`.
+
+        `task` is a function with its decorator `@task`, called with `arguments`, which are JSON. Each sample is a task,
+        and its solver is the agent; the reward is its score, of the `scorer` of this name if it has several. Each
+        attempt is `inspect eval` on one sample, in a process of its own. Raises `InvalidInput`, `MissingExtra`.
+        """
+        return inspect_tasks.environment_of(task, scorer, arguments)
 
     # ---- reading
 

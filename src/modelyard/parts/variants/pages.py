@@ -3,6 +3,7 @@
 from itertools import islice
 
 from modelyard.domain.promotion import NotWorse
+from modelyard.parts.dashboard.pages.keys import key_text
 from modelyard.parts.dashboard.view import (
     HtmlPage,
     Redirect,
@@ -18,7 +19,7 @@ from modelyard.parts.reports.html import Html, chip, facts, folded, joined, sect
 from modelyard.parts.variants.records import Variant, VariantVersion
 from modelyard.parts.variants.service import VariantLineage, Variants
 from modelyard.platform.models.promotion import PROD
-from modelyard.report.numbers import NONE, ref_text
+from modelyard.report.numbers import NONE, ref_text, score_text
 
 SHOWN = 200
 ROWS = 24
@@ -101,7 +102,7 @@ def shown(view: View) -> HtmlPage:
             if at.parent is None
             else view.link(at.parent, "variants", one.id, "diff", before=at.parent, after=at.number),
             at.note,
-            at.by,
+            key_text(view, at.by),
             when(at.created_at),
         )
         for at in versions
@@ -145,7 +146,7 @@ def _aliases(view: View, one: Variant, name: str) -> Html:
             move.change,
             NONE if move.number is None else move.number,
             verdict_chip(move.verdict),
-            move.by,
+            key_text(view, move.by),
             when(move.created_at),
         )
         for alias in aliases
@@ -193,7 +194,7 @@ def _facts(view: View, one: Variant, found: VariantLineage) -> Html:
         ("Digest", tag("code", at.digest)),
         ("Aliases", ", ".join(found.aliases) or NONE),
         ("Note", at.note or NONE),
-        ("By", at.by),
+        ("By", key_text(view, at.by)),
         ("Made", when(at.created_at)),
     ]
     return facts(pairs)
@@ -206,16 +207,11 @@ def _runs(view: View, found: VariantLineage) -> Html:
             view.link(short_id(run.id), "runs", run.id),
             ref_text(run.evaluation),
             status_chip(run.state),
-            _score(run.summary),
+            score_text(run),
         )
         for run in found.runs
     ]
     return section("Evaluation runs", table(columns, lines)) if lines else Html("")
-
-
-def _score(summary: object) -> str:
-    mean = summary.get("mean") if hasattr(summary, "get") else None
-    return f"{mean:.4g}" if isinstance(mean, int | float) else NONE
 
 
 def _promotion(view: View, one: Variant, at: VariantVersion) -> Html:

@@ -201,7 +201,7 @@ class Variants:
             raise InvalidInput.at("require", msg='must be NotWorse("<evaluation>"), or nothing')
         variant, pointed = self._runtime.store.read(lambda snapshot: self._pointed(snapshot, name, number, alias))
         verdict: Mapping[str, Any] = EMPTY
-        if require is not None and pointed != number:
+        if require is not None:
             verdict = promotion_evidence(self._runtime, self._principal, variant, number, pointed, require)
         return self._change(variant.id, alias, Change.PROMOTED, aliases.promote, number, pointed, verdict)
 

@@ -156,12 +156,14 @@ def _rows_of_file(principal: Principal, path: str | os.PathLike[str]) -> Iterato
     if not os.path.isfile(path):
         hint = "" if set("./\\") & {*os.fspath(path)} else ", and a published dataset is named by its reference"
         raise InvalidInput.at("rows", msg=f"{os.fspath(path)!r} is not a file{hint}; rows must be {_ROWS}")
+    row = None
     try:
-        if os.fspath(path).lower().endswith(".csv"):
-            yield from (row for _, row in csv_rows(path))
-        else:
-            with open(path, "rb") as file:
-                yield from read_rows(file)
+        with open(path, "rb") as file:
+            table = os.fspath(path).lower().endswith(".csv")
+            for row in (one for _, one in csv_rows(path)) if table else read_rows(file):
+                yield row
+        if row is None:
+            raise InvalidInput.at(msg="has no rows; give at least one")
     except InvalidInput as wrong:
         raise _as_what_it_was_read(os.fspath(path), wrong) from None
 

@@ -37,8 +37,10 @@ def promotion_evidence(
 ) -> Mapping[str, Any]:
     """Return the evidence that the checkpoint of a step meets a requirement, compared with that of the step `current`.
     Raises `PromotionRefused` if it does not, or if no runs can decide it; `NotFound`, `InvalidInput`."""
-    if current is None:
-        return {"outcome": "there was nothing to compare with"}
+    if current in (None, step):
+        _check_alone(runtime, principal, model, step, require)
+        return {"outcome": "there was nothing to compare with"} if current is None else EMPTY
+    assert current is not None
     if require.runs is None:
         assert require.evaluation is not None
         pair = runtime.store.read(partial(_newest, principal, require.evaluation, model, (step, current)))
@@ -211,14 +213,10 @@ def _evidence(
         raise InvalidInput.at("require", msg='must be NotWorse("<evaluation>"), or nothing')
     found, now = runtime.store.read(lambda snapshot: _pointed(snapshot, principal, model, step, alias))
     current = None if now is None else now.step
-    if current in (None, step):
-        _check_alone(runtime, principal, found, step, require)
-    if current == step:
-        return _Evidence(step)
     return _Evidence(step, current, promotion_evidence(runtime, principal, found, step, current, require))
 
 
-def _check_alone(runtime: Runtime, principal: Principal, model: Model, step: int, require: NotWorse) -> None:
+def _check_alone(runtime: Runtime, principal: Principal, model: Promotable, step: int, require: NotWorse) -> None:
     """Refuse what no run meets, such as a misspelt metric, though nothing is compared: by a run of the step, if there
     is one. Raises `InvalidInput`."""
     try:

@@ -157,8 +157,7 @@ class Training(Extended, TrainingMembers):
         `sft` does.
         """
         asked = {"reward": reward, "held_out": held_out, **options}
-        job = self._submitted(JobKind.LOOP, model, tasks, asked, idempotency_key, needs)
-        if job is not None:
+        if (job := self._submitted(JobKind.LOOP, model, tasks, asked, idempotency_key, needs)) is not None:
             return job
         method, model = self.method(JobKind.RL, model)
         check_options(JobKind.LOOP, LoopOptions, options, method.config)
@@ -178,8 +177,7 @@ class Training(Extended, TrainingMembers):
     ) -> JobHandle:
         """Train a model by the method of this kind, as the method of that name does. With `require_worker`, raises
         `NoWorker` before any data are read if no worker is alive."""
-        job = self._submitted(kind, model, data, options, idempotency_key, needs)
-        if job is not None:
+        if (job := self._submitted(kind, model, data, options, idempotency_key, needs)) is not None:
             return job
         method, model = self.method(kind, model)
         check_options(method.kind, method.options, options, method.config)
@@ -197,7 +195,6 @@ class Training(Extended, TrainingMembers):
             return self._submit(request, {**own(stored), "rows": rows})
 
     def _submitted(self, *asked: Any) -> JobHandle | None:
-        """Return the job of the part that submits such data."""
         made = (part.submits(self, *asked) for part in self._runtime.parts if part.submits is not None)
         return next((job for job in made if job is not None), None)
 

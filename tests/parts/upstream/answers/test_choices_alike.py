@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
@@ -130,3 +131,20 @@ def test_whole_answers_that_follow_each_other_are_told_apart_by_their_ids(canned
     ]
     with backend_at(canned(http(json.dumps(both).encode()))) as backend:
         assert texts_of(either(backend, n=2), 2) == ["one", "two"]
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(1, 4), st.booleans())
+@examples(60)
+def test_whole_choices_are_never_joined(numbers: list[int], count: int, as_text: bool) -> None:
+    """Of more than were requested, the first by their numbers or, if some are alike, by their places."""
+    texts = [f"text {at}" for at in range(len(numbers))]
+    said = [{"text": text} if as_text else {"message": {"content": text}} for text in texts]
+    choices = [{"index": number, **one, "finish_reason": "stop"} for number, one in zip(numbers, said, strict=True)]
+    reader = AnswerReader(asked(count))
+    if len(numbers) < count:
+        with suppress(InvalidInput):
+            reader.whole([{"choices": choices}])
+        return
+    differ = len(set(numbers)) == len(numbers)
+    wanted = [text for _, text in sorted(zip(numbers, texts, strict=True))] if differ else texts
+    assert texts_of(reader.whole([{"choices": choices}]), count) == wanted[:count]

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from modelyard.domain.completion import FinishReason
-from modelyard.parts.upstream.answers.values import index_of, message_of, object_of, string_of
+from modelyard.parts.upstream.answers.reasons import reason_in
+from modelyard.parts.upstream.answers.values import delta_of, index_of, object_of, string_of
 
 
 class ChoiceSoFar(Protocol):
@@ -18,6 +19,10 @@ class ChoiceSoFar(Protocol):
 
 Choice = Mapping[str, Any]
 _ALIKE = "numbers all its choices alike; they are told apart by their places, their ids or their order"
+
+
+def _is_whole(choice: Choice) -> bool:
+    return "message" in choice or ("delta" not in choice and reason_in(choice) is not None)
 
 
 class ChoiceNumbers:
@@ -39,6 +44,8 @@ class ChoiceNumbers:
     def numbered(self, found: Sequence[Choice], chunk: Mapping[str, Any]) -> list[tuple[int, Choice]]:
         """Return the choices of a chunk with their numbers."""
         given = [(at if (index := index_of(one.get("index"))) is None else index, one) for at, one in enumerate(found)]
+        if 1 < len(given) >= len(self._choices) and all(map(_is_whole, found)):
+            return self._of_all(given)
         if len(self._choices) == 1:
             return [(self._of_one(index), one) for index, one in given]
         self.are_certain = self.are_certain or len({index for index, _ in given} - {0}) > 0
@@ -48,6 +55,13 @@ class ChoiceNumbers:
         if self.are_certain or len(given) != 1:
             return [(self._from_zero(index), one) for index, one in given]
         return [(self._of_stream(found[0], string_of(chunk.get("id"))), found[0])]
+
+    def _of_all(self, given: Sequence[tuple[int, Choice]]) -> list[tuple[int, Choice]]:
+        """Return the whole choices of an answer, perhaps more than were requested, in the order of their numbers."""
+        if len({index for index, _ in given}) < len(given):
+            self._note(_ALIKE)
+            return [(at, one) for at, (_, one) in enumerate(given)]
+        return [(at, one) for at, (_, one) in enumerate(sorted(given, key=lambda numbered: numbered[0]))]
 
     def _from_zero(self, number: int) -> int:
         """Return the place of a number. The last choice of a server that counts from 1 has the place that is free."""
@@ -64,7 +78,7 @@ class ChoiceNumbers:
 
     def _of_stream(self, choice: Choice, id_: str) -> int:
         """Return the number of the only choice of a chunk, in a stream that has numbered none otherwise than 0."""
-        delta = message_of(choice.get("delta"))
+        delta = delta_of(choice.get("delta"))
         number = self._ids.get(id_, self._last)
         is_other = bool(id_) and bool(self._ids) and id_ not in self._ids
         has_role = bool(delta.get("role") or object_of(choice.get("message")).get("role"))

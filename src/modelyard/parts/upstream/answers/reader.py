@@ -33,6 +33,7 @@ from modelyard.parts.upstream.answers.usage import MAY_REPORT, UsageReader
 from modelyard.parts.upstream.answers.values import (
     MOST_TOKENS,
     content_of,
+    delta_of,
     has_unread,
     message_of,
     object_of,
@@ -272,7 +273,7 @@ class _ChoiceReader:
     def take(self, choice: Mapping[str, Any], chunk: Mapping[str, Any], counted: int) -> list[Delta]:
         """Return its deltas. A whole answer has a `message` where a chunk has a `delta`, and its tokens are `counted`,
         or 0."""
-        message, delta = message_of(choice.get("message")), message_of(choice.get("delta"))
+        message, delta = message_of(choice.get("message")), delta_of(choice.get("delta"))
         whole = bool(message) and not any(value for name, value in delta.items() if name != "role")
         message, again = message if whole else delta, whole and self.has_output
         said = said_of(message)

@@ -165,8 +165,11 @@ def is_parsed(value: Any) -> bool:
 
 def message_of(value: Any) -> Mapping[str, Any]:
     """Return a message, which may be its text alone, or the only one of a list."""
-    if isinstance(value, str):
-        return {"content": value}
+    return {"content": value} if isinstance(value, str) else delta_of(value)
+
+
+def delta_of(value: Any) -> Mapping[str, Any]:
+    """Return a delta, which may be the only one of a list."""
     return object_of(value[0] if isinstance(value, list) and value else value)
 
 
