@@ -201,6 +201,7 @@ TIES = {
     ("batches", "responses"): "a batch answers requests of these formats",
     ("comparisons", "reports"): "tables are drawn with its elements",
     ("datasets", "readers"): "a file is split by fields that training does not keep",
+    ("episodes", "server"): "the agents of a loop call an application of WSGI",
     ("exchanges", "completions"): "requests of rollouts are in these formats",
     ("exchanges", "messages"): "requests of rollouts are in these formats",
     ("exchanges", "responses"): "requests of rollouts are in these formats",

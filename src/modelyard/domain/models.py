@@ -26,7 +26,8 @@ class Model:
     last_step: int = 0
     seq: int = sequence_field()
     word: ClassVar[str] = "step"
-    __repr__, _repr_html_ = brief, in_notebook
+    __repr__ = brief
+    _repr_html_ = in_notebook
 
     def ref_of(self, step: int) -> str:
         """Return the reference of a checkpoint, an `ObjectRef` as text."""

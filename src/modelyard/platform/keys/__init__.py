@@ -1,4 +1,4 @@
-"""`platform.keys`: API keys."""
+"""`platform.keys`: API keys, and whose they are."""
 
 from modelyard.lazy import defer_modules
 
