@@ -105,7 +105,9 @@ def test_forms_publish_promote_and_go_back(platform: Platform) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    return tmp_path / "yard.db"
+    path = tmp_path / "yard.db"
+    open_platform(path=path).close()
+    return path
 
 
 def run(store: Path, *words: str) -> Result:

@@ -65,7 +65,7 @@ def show_variant(store: StoreName, variant: str, as_json: bool) -> None:
 def import_variant(store: StoreName, file: Path, name: str | None, note: str, as_json: bool) -> None:
     """Publish what FILE says as the next version. The same again makes none."""
     text = file.read_bytes().decode(errors="surrogateescape")
-    with opened(store, must_exist=False) as platform:
+    with opened(store) as platform:
         made = in_own_name(platform).part(Variants).read_file(text, name=name, note=note)
     _say(made, as_json)
 
