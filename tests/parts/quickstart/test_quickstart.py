@@ -23,7 +23,7 @@ def curves(text, word):
 
 
 def score(text, row):
-    return float(re.search(rf"^{row} +([\d.]+)  [\d.]+ to [\d.]+$", text, re.MULTILINE)[1])
+    return float(re.search(rf"^{row} +([\d.]+) +[\d.]+ to [\d.]+$", text, re.MULTILINE)[1])
 
 
 def test_the_loss_falls(reported):

@@ -176,7 +176,7 @@ class _Story:
             for who, metric in reports.items()
             if metric.mean is not None and metric.interval is not None
         ]
-        self.say(text_table(("model", "score", "interval"), rows) + "\n")
+        self.say(text_table(("model", "score", "interval"), rows, right=("score",)) + "\n")
 
     def promote(self, baseline: EvaluationResult, candidate: EvaluationResult) -> None:
         found = self.platform.evaluations.compare(baseline=baseline, candidate=candidate).metric("overlap")

@@ -21,7 +21,7 @@ from modelyard.parts.variants.records import Variant, VariantAlias, VariantMove,
 from modelyard.platform.lineage import checkpoint_lineage, runs_on
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.models.promotion import PROD, promotion_evidence
-from modelyard.platform.owned import remove_owned
+from modelyard.platform.owned import remove_owned, store_texts
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, listed_index
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -131,7 +131,7 @@ class Variants:
             tx.add(made)
             return made
 
-        return runtime.store.transact(step)
+        return store_texts(runtime, name.entity, step)
 
     def version(self, name: str) -> VariantVersion:
         """Return the version that a name means. Raises `NotFound`, `InvalidInput`, `Forbidden`."""
