@@ -17,7 +17,7 @@ CALLER_LEFT = 499
 class CompletionBooked:
     """A completion was answered and recorded in the ledger. `status` is 200 for a whole answer; for a partial one it is
     the status of the error, or `CALLER_LEFT`. `first_token` is how long the caller of a stream waited for its first
-    token; None without a stream. `asked` is what a part serves, such as a variant, that was asked for."""
+    token; None without a stream. `asked` is the requested name where a part serves it."""
 
     completion_id: str
     entity: str

@@ -112,7 +112,7 @@ def sequence_field() -> int:
 
 
 def in_notebook(value: object) -> str:
-    """Return what a notebook shows of a value, where the part `reports` is."""
+    """Return the HTML by which a notebook shows a value."""
     return import_module("modelyard.report").value_notebook(value)  # type: ignore[no-any-return]
 
 

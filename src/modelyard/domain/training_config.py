@@ -63,6 +63,7 @@ class TrainingConfig:
         """Raise `InvalidInput` where so many rows do not suit the settings."""
 
     def of_round(self, number: int, rounds: int) -> Self:
+        """Return the settings of one of the rounds of a loop, of which `number` are done."""
         return self
 
 

@@ -87,8 +87,8 @@ class ReadBody:
 
 
 class HttpExchange:
-    """One request on its way; `id` names it in the answer and in the log. `booked` is the completion it asked for, and
-    `asked` what a part serves by which that was answered."""
+    """One request on its way; `id` names it in the answer and in the log. `booked` is the completion that it made,
+    and `asked` the requested name where a part serves it."""
 
     started: bool = False
     status: int = 0

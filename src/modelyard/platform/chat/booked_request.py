@@ -28,7 +28,7 @@ BOOKED: ContextVar[list[LedgerEntry] | None] = ContextVar("what is booked within
 
 class RequestInProgress(Protocol):
     """The request of a client that a completion answers: its id, when it began by the monotonic clock, its key's rate,
-    what a part serves that was `asked` for, and then what was booked for it."""
+    the name it `asked` for where a part serves that, and then what was booked for it."""
 
     id: str
     began: float

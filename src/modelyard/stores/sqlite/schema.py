@@ -227,15 +227,15 @@ def _create_tables(database: Database, plans: Iterable[StatementPlan]) -> None:
     for plan in plans:
         if indexed_table(plan.record) in there:
             continue
-        if plan.record not in _CREATED:
+        if plan not in _CREATED:
             _create_table(database, plan)
-            _CREATED[plan.record] = _statements(database.conn, tables_of(plan.record))
+            _CREATED[plan] = _statements(database.conn, tables_of(plan.record))
             continue
-        for sql in _CREATED[plan.record]:
+        for sql in _CREATED[plan]:
             database.conn.execute(sql)
 
 
-_CREATED: dict[Record, Sequence[str]] = {}
+_CREATED: dict[StatementPlan, Sequence[str]] = {}
 """The statements that create the tables of a class and their indexes, which take longer to write than to execute."""
 
 
