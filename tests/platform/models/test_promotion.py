@@ -1,5 +1,6 @@
 """Aliases of checkpoints: what they point to, who moved them and back, and that what they point to stays."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import attrs
@@ -9,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from each import each_case
-from modelyard.domain.evaluation.objects import ObjectKind
+from modelyard.domain.evaluation.objects import ObjectKind, ObjectRef, RefKind
 from modelyard.domain.identity import host
-from modelyard.domain.models import ModelName
+from modelyard.domain.models import Model, ModelName
 from modelyard.domain.promotion import MAX_ALIASES, Alias, Change, Promotion, check_alias
 from modelyard.errors import Conflict, InvalidInput, ModelNotFound, NotFound
 from modelyard.platform.catalogue.service import resolve
@@ -330,3 +331,8 @@ def test_an_alias_is_a_stack_of_steps(build: Any) -> None:
     machine = Pointing.TestCase()
     machine.settings = machine.settings.__class__(max_examples=15, stateful_step_count=15, deadline=None)
     machine.runTest()
+
+
+def test_a_checkpoint_is_referred_to_as_an_object_is() -> None:
+    model = Model("id", "acme", "desk", "support", "tabular-mini", datetime(2026, 1, 1, tzinfo=UTC))
+    assert model.ref_of(7) == str(ObjectRef("acme", "desk", RefKind.OBJECT, "support", "step7"))
