@@ -13,12 +13,7 @@ from gates import Gate
 from modelyard import open_platform
 from object_server import ObjectServer, object_server
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
-]  # the sockets that a gate holds at its end
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MODEL = "local/desk/pupil"
 BOUND = 45.0
