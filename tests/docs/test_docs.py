@@ -55,14 +55,11 @@ WARM = (
 )
 """What the commands of the docs import."""
 
-UNHURRIED = {"CI": "true"}
-"""With this, hypothesis gives no example a deadline, as a machine may be busy."""
-
 
 @pytest.fixture(scope="module")
 def commands() -> Iterator[Path]:
     """A folder of commands for the path, which cost a tenth of those that are started anew."""
-    with WarmPython(*WARM, environment={**os.environ, **UNHURRIED}) as python:
+    with WarmPython(*WARM) as python:
         yield python.commands
 
 
@@ -109,8 +106,6 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comman
     monkeypatch.syspath_prepend(tmp_path)  # as of a program in that folder
     monkeypatch.setenv("PATH", os.pathsep.join([str(commands), str(INSTALLED), os.environ["PATH"]]))
     monkeypatch.setenv("PYTEST_PLUGINS", "pytest_modelyard")
-    for variable, value in UNHURRIED.items():
-        monkeypatch.setenv(variable, value)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     namespace: dict[str, object] = {"__name__": "docs"}
     with ended_with_the_page() as started, closed_with_the_page(namespace):
