@@ -18,7 +18,6 @@ class JobKind:
     SFT: Final = "sft"
     RL: Final = "rl"
     DPO: Final = "dpo"
-    LOOP: Final = "loop"
     EVALUATE: Final = "evaluate"
     RESCORE: Final = "rescore"
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
-from modelyard.domain.job import Job, JobKind
+from modelyard.domain.job import Job
 from modelyard.domain.models import Model
 from modelyard.domain.training import TrainingJob
 from modelyard.parts.reports.html import Html, fragment, long_table
@@ -35,7 +35,7 @@ def metric_order(names: Iterable[str]) -> list[str]:
 
 def job_plot(runtime: Runtime, job: TrainingJob, title: str) -> Plot:
     """Plot every metric that a job has recorded with its steps, the reward first."""
-    return _plot(title, runtime, [("", [job.id])], "round" if job.kind == JobKind.LOOP else "optimizer step")
+    return _plot(title, runtime, [("", [job.id])], "round" if "rounds" in job.config else "optimizer step")
 
 
 def model_plot(runtime: Runtime, models: Sequence[Model]) -> Plot:
