@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from modelyard import Rollout, ScriptedBackend, Trajectory, gather, open_platform
+from modelyard import Pricing, Rollout, ScriptedBackend, Trajectory, gather, open_platform
+from modelyard.backends import EchoBackend
 from modelyard.domain.identity import Principal, host
 from modelyard.domain.job import JobSummary
 from modelyard.http.message import Request
@@ -168,3 +169,18 @@ def test_the_one_trial_that_is_asked_for_is_named(trial: int) -> None:
         run = platform.evaluations.run("quiz", "m", rows, "exact_match", project="p", trials=2).run
         shown = page(platform, f"runs/{run.id}/rows", f"row=0&trial={trial}")
         assert re.findall(">Trial ([0-9]+)<", shown) == [str(trial)]
+
+
+def test_a_price_has_its_unit_on_both_pages_of_the_catalogue() -> None:
+    price = Pricing(prompt="0.0000001", completion="0.00001", request="0.5", input_cache_read="0.00000005")
+    with open_platform(backend=EchoBackend(("m",), pricing=price)) as platform:
+        listed, entry = page(platform, "catalogue"), page(platform, "catalogue/m")
+    assert "Prices are in USD for a million tokens." in listed
+    assert ">0.1<" in listed
+    for name, said in (
+        ("prompt", "0.1 USD for a million tokens"),
+        ("completion", "10 USD for a million tokens"),
+        ("request", "0.5 USD for a request"),
+        ("input cache read", "0.05 USD for a million tokens"),
+    ):
+        assert re.search(f">{name}<.{{0,40}}>{said}<", entry), name
