@@ -33,7 +33,6 @@ class ShownPage(Page[T]):
         return report.records_table(self.items, self.has_more)
 
     def to_pandas(self) -> Any:
-        """Return the page as a data frame, as `Listing.to_pandas` does."""
         return report.data_frame(self.items)
 
 

@@ -45,9 +45,8 @@ class Jobs:
     ) -> Listing[JobSummary]:
         """List jobs in the order of their creation: all that the caller may see, or those of an entity, a project, a
         status or a kind. Raises `Forbidden`, `InvalidInput`."""
-        kinds = self._runtime.job_types
-        if kind is not None and kind not in kinds:
-            raise InvalidInput.at("kind", msg=f"no job is of the kind {kind!r}{nearest(kind, kinds)}")
+        if kind is not None and kind not in self._runtime.job_types:
+            raise InvalidInput.at("kind", msg=f"no such kind of job{nearest(kind, self._runtime.job_types)}")
         entity = listed_entity(self._principal, entity, project)
         index, *where = _narrowest_index(entity, project, status)
         if kind is not None and index == "all":

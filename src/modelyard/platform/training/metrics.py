@@ -69,14 +69,10 @@ class MetricRows(list[MetricRow]):
 
 
 def metric_rows(runtime: Runtime, job_id: str, most: int | None = None) -> MetricRows:
-    last = runtime.store.read(lambda snapshot: _last_seq(snapshot, job_id))
+    progress = runtime.store.read(lambda snapshot: get_or_none(snapshot, JobProgress, job_id))
+    last = progress.last_seq if progress is not None else 0
     events = all_events(runtime, job_id) if most is None or last <= most else _some(runtime, job_id, last, most)
     return MetricRows(row for row in map(row_of, events) if row is not None)
-
-
-def _last_seq(snapshot: Snapshot, job_id: str) -> int:
-    progress = get_or_none(snapshot, JobProgress, job_id)
-    return progress.last_seq if progress is not None else 0
 
 
 def all_events(runtime: Runtime, job_id: str) -> Iterator[JobEvent]:
