@@ -105,8 +105,7 @@ class LazyGroup(Group):
             known = ((name, one.commands) for name, one in groups.items() if isinstance(one, click.Group))
             meant = [f"'{name} {args[0]}'" for name, commands in known if args[0] in commands]
             hint = f"; did you mean {' or '.join(meant[:4])}?" if meant else modelyard.errors.nearest(args[0], groups)
-            error.message = error.message.rstrip(".") + (hint or ".")
-            raise
+            raise click.UsageError(error.message.rstrip(".") + (hint or "."), ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in self.sections.items():
