@@ -98,8 +98,7 @@ class JobHandle:
 
     def plot(self) -> "report.Plot":
         """Plot all that it recorded, step by step, the reward first: to `save`, or to show in a notebook."""
-        job = self.refresh()
-        return report.job_plot(self._runtime, job, f"{job.kind.upper()} job {self.id}: {_standing(job)}")
+        return report.job_plot(self._runtime, self.refresh())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a page of it, to look at without this platform."""
@@ -151,12 +150,6 @@ class JobHandle:
 
     def _look(self) -> Job:
         return self._runtime.store.read(lambda snapshot: found_job(self._runtime, snapshot, self._principal, self.id))
-
-
-def _standing(job: TrainingJob) -> str:
-    if job.status is not JobStatus.RUNNING or job.total is None:
-        return ", ".join(filter(None, (job.status.value, job.stop_reason)))
-    return f"{job.status.value}, step {job.progress} of {job.total}"
 
 
 def cancel_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJob:

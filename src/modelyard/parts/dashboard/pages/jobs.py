@@ -40,7 +40,7 @@ from modelyard.report.numbers import NONE, count_text, ref_text
 
 PAGE = 50
 SEARCHED = 1000
-"""How many of the newest jobs are searched."""
+"""How many of the newest jobs are searched for words."""
 
 POINTS = 600
 """About how many steps of a job are read for its curves."""
@@ -55,27 +55,30 @@ _OF_ROUNDS = ("reward", "held_out", "checkpoint", "zero_variance_groups", "faile
 def listed(view: View) -> HtmlPage:
     status = JobStatus(view.query["status"]) if view.query.get("status") in [*JobStatus] else None
     query, kind = view.query.get("q", ""), view.query.get("kind", "")
-    jobs = view.platform.jobs.list(order="desc", status=status)
-    page = (
-        jobs.page(PAGE, view.query.get("after"))
-        if not query + kind
-        else Page(_searched(view, jobs, query, kind), False)
-    )
+    kind = kind if kind in view.platform.job_types else ""
+    jobs = view.platform.jobs.list(order="desc", status=status, kind=kind or None)
+    page = Page(_searched(view, jobs, query), False) if query else jobs.page(PAGE, view.query.get("after"))
     known = view.platform.annotations.of(job.id if job.kind in _TRAINING else job.subject for job in page)
     columns = [(name, "brief") for name in ("job", "works on", "status", "progress", "created")]
     columns.append(("took", "number brief"))
     lines = [_line(view, job, known.get(job.id) or known.get(job.subject)) for job in page]
     nothing = empty("No job found.") if query + kind else _nothing(status)
     shown = table([*columns, ("message", "text"), ("tags", "")], lines) if lines else nothing
-    more = view.link("Older jobs", "jobs", status=status, after=page.items[-1].id) if page.has_more else ""
-    among = tag("p", f"Among the newest {count_text(SEARCHED)} jobs.", kind="quiet") if query + kind else ""
+    after = {"status": status, "kind": kind, "after": page.items[-1].id} if page.has_more else {}
+    more = view.link("Older jobs", "jobs", **after) if after else ""
+    among = tag("p", _order(query, kind), kind="quiet") if lines else ""
     content = joined([_search(view, query, kind, status), _filters(view, kind, status), among, shown, tag("p", more)])
     return HtmlPage("Jobs", content, live=not view.query.get("after"))
 
 
+def _order(query: str, kind: str) -> str:
+    found = f", found among the newest {count_text(SEARCHED)}{f' of {kind}' if kind else ''}" if query else ""
+    return f"The newest first{found}."
+
+
 def _filters(view: View, kind: str, status: JobStatus | None) -> Html:
     """Choose a status, and a kind of those that the platform knows."""
-    kinds = sorted({*view.platform.job_types, kind} - {""})
+    kinds = sorted(view.platform.job_types)
     states = _choices(view, "status", [*JobStatus], status or "", lambda one: {"status": one, "kind": kind})
     return joined([states, _choices(view, "kind", kinds, kind, lambda one: {"status": status, "kind": one})])
 
@@ -99,11 +102,8 @@ def _search(view: View, query: str, kind: str, status: JobStatus | None) -> Html
     return tag("form", field, *kept, tag("button", "Search"), method="get", action=view.url("jobs"), role="search")
 
 
-def _searched(view: View, jobs: Iterable[JobSummary], query: str, kind: str) -> tuple[JobSummary, ...]:
+def _searched(view: View, jobs: Iterable[JobSummary], query: str) -> tuple[JobSummary, ...]:
     wanted, newest = query.casefold(), islice(jobs, SEARCHED)
-    of_kind = (job for job in newest if job.kind == (kind or job.kind))
-    if not query:
-        return tuple(islice(of_kind, PAGE))
     known = annotated(view, AnnotatedKind.JOB, query) | annotated(view, AnnotatedKind.RUN, query)
     models = islice(view.platform.models.list(order="desc"), SEARCHED)
     named = {one.id for one in models if wanted in f"{one.project}/{one.name}".casefold()}
@@ -112,7 +112,7 @@ def _searched(view: View, jobs: Iterable[JobSummary], query: str, kind: str) -> 
         said = f"{job.kind} {job.error_message or ''}".casefold()
         return job.id in known or job.subject in known or job.subject in named or wanted in said
 
-    return tuple(islice(filter(fits, of_kind), PAGE))
+    return tuple(islice(filter(fits, newest), PAGE))
 
 
 def _nothing(status: JobStatus | None) -> Html:
