@@ -139,7 +139,7 @@ def completion_lineage(snapshot: Snapshot, principal: Principal, id: str) -> Com
     kept, booked = get_or_none(snapshot, StoredCompletion, id), get_or_none(snapshot, LedgerEntry, id)
     if kept is None or booked is None or not _may_read(principal, kept):
         raise NotFound("stored completion", id)
-    return _lineage_of(snapshot, principal, booked, kept)
+    return lineage_of_answer(snapshot, principal, booked, kept)
 
 
 class KeptAnswer(Protocol):
@@ -156,24 +156,16 @@ class KeptAnswer(Protocol):
         ...
 
 
-def kept_lineage(snapshot: Snapshot, principal: Principal, completion_id: str, kept: KeptAnswer) -> CompletionLineage:
-    """Return the lineage of a stored answer that may be read. Raises `NotFound` if nothing was booked for it."""
-    booked = get_or_none(snapshot, LedgerEntry, completion_id)
-    if booked is None:
-        raise NotFound("booked completion", completion_id)
-    return _lineage_of(snapshot, principal, booked, kept)
-
-
 def answered_lineage(snapshot: Snapshot, principal: Principal, id: str) -> CompletionLineage | None:
     """Return the lineage of a completion, stored or not; None if the principal may not see it or it is not in the
     ledger."""
     kept, booked = get_or_none(snapshot, StoredCompletion, id), get_or_none(snapshot, LedgerEntry, id)
     if booked is None or not _may_read(principal, booked):
         return None
-    return _lineage_of(snapshot, principal, booked, kept)
+    return lineage_of_answer(snapshot, principal, booked, kept)
 
 
-def _lineage_of(
+def lineage_of_answer(
     snapshot: Snapshot, principal: Principal, booked: LedgerEntry, kept: KeptAnswer | None
 ) -> CompletionLineage:
     of = (
