@@ -293,6 +293,29 @@ def test_an_odd_chunk_costs_itself_alone(odd: Any, at: int) -> None:
 
 
 @each_case(
+    "pieces",
+    [
+        ["hi", " there"],
+        [{"text": "hi"}, {"text": " there"}],
+        [{"content": None, "text": "hi"}, {"content": " there"}],
+        [["hi"], [{"content": " there"}]],
+        [{"content": "hi"}, " there"],
+    ],
+)
+@each_case("name", ["delta", "message"])
+def test_a_piece_may_be_its_text_alone(pieces: list[Any], name: str) -> None:
+    chunks = [{"choices": [{"index": 0, name: piece}]} for piece in pieces]
+    found = read(STREAMED, *chunks, chunk({}, "stop"))
+    assert "".join(delta.text for delta in found) == "hi there"
+
+
+def test_a_message_may_be_its_text_alone() -> None:
+    for message in ("hi there", {"text": "hi there"}, {"content": "", "text": "hi there"}, ["hi there"]):
+        (found,) = read(ASKED, {"choices": [{"message": message, "finish_reason": "stop"}]})
+        assert found.text == "hi there"
+
+
+@each_case(
     ("given", "kept"),
     [(None, -9999.0), ("b", -9999.0), (float("-inf"), -9999.0), (float("nan"), -9999.0), ("-0.5", -0.5), (1e-7, 0.0)],
 )
