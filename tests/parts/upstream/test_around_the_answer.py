@@ -414,7 +414,7 @@ class TestEnvelopes:
 
     def test_a_number_that_marks_an_error_is_not_its_message(self, canned: Any) -> None:
         with backend_at(canned(http(b'{"error": true}', status="500 x")), timeouts=ONCE) as backend:
-            with pytest.raises(BackendError, match="status 500$"):
+            with pytest.raises(BackendError, match=r"status 500$"):
                 ask(backend)
 
     def test_a_page_says_that_the_url_is_wrong(self, canned: Any, either: Any) -> None:

@@ -9,6 +9,7 @@ from modelyard.domain.identity import Attribution, Principal, check_idempotency_
 from modelyard.domain.job import Job
 from modelyard.domain.promotion import CompletionLineage
 from modelyard.domain.record import EMPTY, Order
+from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.flow import Call, Flow, aiterate, arun, iterate, run
 from modelyard.parts.responses.background import cancel_response, queue_response
@@ -24,7 +25,7 @@ from modelyard.platform import paging
 from modelyard.platform.chat.booked_request import RequestInProgress, report_unread
 from modelyard.platform.chat.streams import AnswerStream, AsyncAnswerStream
 from modelyard.platform.jobs.queue import announce, request_cancel
-from modelyard.platform.lineage import kept_lineage
+from modelyard.platform.lineage import lineage_of
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -154,7 +155,10 @@ class Responses:
 
         def query(snapshot: Snapshot) -> CompletionLineage:
             response = find_response(self._runtime, snapshot, self._principal, response_id)
-            return kept_lineage(snapshot, self._principal, response.completion_id, response)
+            booked = paging.get_or_none(snapshot, LedgerEntry, response.completion_id)
+            if booked is None:
+                raise NotFound("booked completion", response.completion_id)
+            return lineage_of(snapshot, self._principal, booked, response)
 
         return self._runtime.store.read(query)
 

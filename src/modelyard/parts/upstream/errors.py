@@ -207,19 +207,8 @@ def _json(raw: bytes) -> Any:
 
 _INNER = ("error", "errors", "fault", "base_resp", "detail")
 _MESSAGES = (
-    *(
-        "message",
-        "Message",
-        "msg",
-        "detail",
-        "error",
-        "error_msg",
-        "error_message",
-        "errorMessage",
-        "faultstring",
-        "status_msg",
-    ),
-    *("error_description", "title", "reason", "description"),
+    *("message", "Message", "msg", "detail", "error", "error_msg", "error_message", "errorMessage", "faultstring"),
+    *("status_msg", "error_description", "title", "reason", "description"),
 )
 _CODES = ("code", "status_code", "error_code", "statusCode", "status")
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
