@@ -22,8 +22,8 @@ EXAMPLE = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant",
 @pytest.fixture(autouse=True)
 def without_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "modelyard.parts.doors.report", None)
-    for name in [name for name in dir(report) if getattr(getattr(report, name, None), "__module__", "")]:
-        if getattr(report, name).__module__.startswith("modelyard.parts."):
+    for name, loaded in [*vars(report).items()]:  # by other tests
+        if str(getattr(loaded, "__module__", None)).startswith("modelyard.parts."):
             monkeypatch.delattr(report, name)
 
 
