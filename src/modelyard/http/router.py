@@ -29,8 +29,6 @@ NOT_SERVED = {"assistants", "audio", "containers", "conversations", "evals", "im
 NOT_SERVED |= {"threads", "vector_stores", "videos"}
 """Interfaces of vendors, by the first segment after `v1`, that nothing here serves."""
 
-_CHAT = "POST /inference/v1/chat/completions"
-
 
 def mounted_path(raw: str | None, path: str, root: str) -> str:
     """Return the percent-encoded path below the mount point `root`.

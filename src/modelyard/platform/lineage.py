@@ -148,17 +148,16 @@ class KeptAnswer(Protocol):
     @property
     def checkpoint_id(self) -> str | None:
         """The id of the checkpoint, if one answered."""
-        ...
 
     @property
     def price(self) -> Mapping[str, str]:
         """The prices at the time, as `Pricing.texts`."""
-        ...
 
 
 def lineage_of(
     snapshot: Snapshot, principal: Principal, booked: LedgerEntry, kept: KeptAnswer | None
 ) -> CompletionLineage:
+    """Return the source of an answer, stored or not, from its row of the ledger, which the principal may read."""
     of = (
         booked.id,
         booked.model,

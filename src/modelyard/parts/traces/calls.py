@@ -238,6 +238,14 @@ class Calls:
 Place = tuple[str, str]
 
 
+def _answered(snapshot: Snapshot, principal: Principal, id: str) -> CompletionLineage | None:
+    """Return the source of a completion, stored or not; None if the principal may not see it or it is not booked."""
+    kept, booked = get_or_none(snapshot, StoredCompletion, id), get_or_none(snapshot, LedgerEntry, id)
+    if booked is None or not may_read(principal, booked):
+        return None
+    return lineage_of(snapshot, principal, booked, kept)
+
+
 def _found(snapshot: Snapshot, place: Place, call_id: str) -> TracedCall:
     call = get_or_none(snapshot, TracedCall, *place, call_id)
     if call is None:
