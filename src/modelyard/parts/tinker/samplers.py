@@ -10,6 +10,8 @@ import attrs
 from modelyard.domain.completion import Choice, Completion, CompletionRequest
 from modelyard.domain.identity import Principal
 from modelyard.domain.models import Checkpoint, Model
+from modelyard.domain.record import KEY
+from modelyard.domain.worker import ProcessRecord
 from modelyard.errors import (
     InvalidInput,
     LeaseLost,
@@ -40,7 +42,7 @@ from modelyard.platform.chat.service import Chat
 from modelyard.platform.jobs.runner import sentence
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.usage.presence import has_left, presence_of
+from modelyard.platform.usage.presence import dead_processes, presence_of, runs_here
 from modelyard.protocols import Snapshot, Tx
 
 MOST_AT_ONCE = 4096
@@ -266,7 +268,7 @@ class Samplers:
         if sample.process == presence_of(self._runtime).id:
             age = (self._runtime.clock.now() - sample.created_at).total_seconds()
             return age > self._runtime.settings.longest_row
-        return has_left(self._runtime, sample.process)
+        return _has_left(self._runtime, sample.process)
 
     def cancel(self, future_id: str) -> None:
         """Stop answering a request to sample, if it is answered in this process. Raises `NotFound`."""
@@ -274,6 +276,14 @@ class Samplers:
         task = self._runtime.cache.slot(RunningSamples).get(future_id)
         if task is not None:
             task.get_loop().call_soon_threadsafe(task.cancel)
+
+
+def _has_left(runtime: Runtime, process: str) -> bool:
+    here = presence_of(runtime)
+    record = runtime.store.read(lambda snapshot: snapshot.find(ProcessRecord, KEY, process))
+    if record is None or (here.machine and record.machine == here.machine):
+        return record is None or not runs_here(record)
+    return any(dead.id == process for dead in dead_processes(runtime))
 
 
 @attrs.frozen

@@ -134,21 +134,13 @@ def presence_of(runtime: Runtime) -> Presence:
 
 
 def release_dead(runtime: Runtime) -> bool:
-    dead = _dead(runtime)
+    dead = dead_processes(runtime)
     for record in dead:
         runtime.store.transact(partial(_release, id=record.id, beat=record.beat))
     return bool(dead)
 
 
-def has_left(runtime: Runtime, id: str) -> bool:
-    here = presence_of(runtime)
-    record = runtime.store.read(lambda snapshot: snapshot.find(ProcessRecord, KEY, id))
-    if record is None or (here.machine and record.machine == here.machine):
-        return record is None or not _runs_here(record)
-    return any(dead.id == id for dead in _dead(runtime))
-
-
-def _dead(runtime: Runtime) -> list[ProcessRecord]:
+def dead_processes(runtime: Runtime) -> list[ProcessRecord]:
     here, lease = presence_of(runtime), runtime.settings.admission_lease
     others, time = runtime.look(lambda snapshot, _: _others(snapshot, here.id))
     beats = {record.id: record.beat for record in others}
@@ -156,7 +148,7 @@ def _dead(runtime: Runtime) -> list[ProcessRecord]:
     found = []
     for record in others:
         if here.machine and record.machine == here.machine:
-            dead = not _runs_here(record)
+            dead = not runs_here(record)
         else:
             dead = silent[record.id] >= lease or record.is_dead(time, lease)
             if not dead and record.observed(time, lease) != record:
@@ -170,7 +162,7 @@ def _others(snapshot: Snapshot, id: str) -> tuple[Sequence[ProcessRecord], float
     return [record for record in _every(snapshot, ProcessRecord) if record.id != id], snapshot.time
 
 
-def _runs_here(record: ProcessRecord) -> bool:
+def runs_here(record: ProcessRecord) -> bool:
     name = ProcessName.parse(record.process)
     return name is not None and name.lives
 
