@@ -83,9 +83,12 @@ def test_a_mark_without_names_or_with_a_wrong_one_fails_the_test(pytester: pytes
 
 
 def run(pytester: pytest.Pytester, code: str, *options: str) -> pytest.RunResult:
-    """Run a test module with the plugin in a process of its own, where warnings are errors."""
+    """Run a test module with the plugin and no other in a process of its own, where warnings are errors."""
     pytester.makepyfile(code)
-    return pytester.runpytest_subprocess("-p", "pytest_modelyard", "-p", "no:cacheprovider", "-W", "error", *options)
+    named = ("-p", "pytest_modelyard", "-p", "no:cacheprovider", "-W", "error")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # of others, of which some take longer than all the rest
+        return pytester.runpytest_subprocess(*named, *options)
 
 
 def test_modelyard_is_not_imported_until_a_fixture_is_requested(pytester: pytest.Pytester) -> None:
