@@ -1,9 +1,13 @@
 """The disk: when bytes are really on it, which errors say that it is full, and locks between processes."""
 
 import errno
+import glob
 import mmap
 import os
-from contextlib import suppress
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 try:
     import fcntl
@@ -15,6 +19,7 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSY
 HAS_LOCKS = fcntl is not None
 """Whether this system has locks of files that end with their process."""
 
+_LOCK = ".modelyard"
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
 _AT_ONCE = fcntl.LOCK_EX | fcntl.LOCK_NB if HAS_LOCKS else 0
 _RELEASED = fcntl.LOCK_UN if HAS_LOCKS else 0
@@ -69,13 +74,6 @@ def lock(file: int) -> bool:
     return True
 
 
-def wait_for_lock(file: int, *, shared: bool = False) -> None:
-    """Wait for a lock of an open file; a shared lock leaves out exclusive ones only. Closing the file releases it. Does
-    nothing on systems without such locks."""
-    if HAS_LOCKS:
-        fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-
-
 def unlock(file: int) -> None:
     _flock(file, _RELEASED)
 
@@ -90,3 +88,22 @@ def mapped(file: int, size: int) -> mmap.mmap | None:
         return mmap.mmap(file, size, access=mmap.ACCESS_READ)
     except OSError:
         return None
+
+
+@contextmanager
+def unfinished_next_to(target: str) -> Iterator[str]:
+    """Yield a new folder next to a file, for what is not finished; it is removed in the end. Those of processes that
+    have died are removed first: each process keeps a lock in its own, which no other finds before it is locked."""
+    parent, name = os.path.split(os.path.abspath(target))
+    for path in glob.glob(os.path.join(glob.escape(parent), ".*.part", _LOCK)) if HAS_LOCKS else ():
+        with suppress(OSError), open(path, "r+b") as left:
+            if lock(left.fileno()):
+                shutil.rmtree(os.path.dirname(path))
+    with (
+        tempfile.TemporaryDirectory(".part", f".{name}.", parent) as folder,
+        open(os.path.join(folder, "new"), "wb") as held,
+    ):
+        if HAS_LOCKS:
+            lock(held.fileno())
+            os.rename(held.name, os.path.join(folder, _LOCK))
+        yield folder

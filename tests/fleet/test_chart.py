@@ -1,6 +1,7 @@
 """The Helm chart of `examples/deploy`, rendered by Helm: valid, bounded, and what the kept manifests are made of."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,9 @@ GPU = {
 }
 
 
-def manifests(values: Any) -> dict[tuple[str, str], Any]:
-    """What the chart makes of values, by kind and name."""
-    texts = (text for name, text in rendered(values).items() if name.endswith(".yaml"))
+def manifests(values: Any, *release: str) -> dict[tuple[str, str], Any]:
+    """What the chart makes of values for a release, by its name and namespace; by kind and name."""
+    texts = (text for name, text in rendered(values, *release).items() if name.endswith(".yaml"))
     found = [one for text in texts for one in yaml.safe_load_all(text) if one]
     return {(one["kind"], one["metadata"]["name"]): one for one in found}
 
@@ -84,14 +85,37 @@ def test_a_pool_gives_accelerators_and_is_scaled_by_the_jobs_that_need_as_many()
     assert (pod["nodeSelector"], pod["tolerations"]) == (GPU["nodeSelector"], GPU["tolerations"])
     scaled = found["ScaledObject", "yard-worker-gpu"]["spec"]
     assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (0, 8)
-    (trigger,) = scaled["triggers"]
-    metric, _, labels = trigger["metadata"]["query"].partition("(modelyard_")[2].partition("{")
+    metric, labels = query_of(found["ScaledObject", "yard-worker-gpu"])
     with open_platform() as platform:
         needs = {"accelerators": 2}
         platform.evaluations.submit("quiz", "echo", [{"prompt": "a"}], project="desk", needs=needs)
         lines = platform.metrics.text().splitlines()
-    assert labels.startswith('accelerators="2"}')
-    assert f'modelyard_{metric}{{accelerators="2",place="ready"}} 1.0' in lines
+    assert labels["accelerators"] == "2"
+    assert f'{metric}{{accelerators="2",place="ready"}} 1.0' in lines
+
+
+def query_of(scaled: Any) -> tuple[str, dict[str, str]]:
+    """The metric that an autoscaler asks for, and the labels by which its series are chosen."""
+    (trigger,) = scaled["spec"]["triggers"]
+    asked = re.fullmatch(r"max\(sum by \(instance\) \((\w+)\{(.*)\}\)\)", trigger["metadata"]["query"])
+    assert asked is not None, trigger
+    return asked[1], dict(re.findall(r'(\w+)="([^"]*)"', asked[2]))
+
+
+def test_no_release_is_scaled_by_the_jobs_of_another() -> None:
+    """Prometheus adds to a series the namespace and the Service that it was read through."""
+    releases = [("yard", "default"), ("yard", "trial"), ("second", "default")]
+    made = [manifests({"workers": {"gpu": GPU}}, *release) for release in releases]
+    services = [
+        {"namespace": namespace, "service": service["metadata"]["name"]}
+        for (_, namespace), one in zip(releases, made, strict=True)
+        for (kind, _), service in one.items()
+        if kind == "Service"
+    ]
+    assert len(services) == len(releases)
+    for (name, _), one, own in zip(releases, made, services, strict=True):
+        _, labels = query_of(one["ScaledObject", f"{name}-worker-gpu"])
+        assert [read for read in services if labels.items() >= read.items()] == [own]
 
 
 def test_the_jobs_of_a_cluster_are_as_confined_as_its_workers() -> None:

@@ -43,25 +43,25 @@ KEPT: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 """Each file that is kept: how it begins, and the values that it is rendered with."""
 
 
-def rendered(values: Mapping[str, Any]) -> Mapping[str, str]:
+def rendered(values: Mapping[str, Any], name: str = NAME, namespace: str = NAMESPACE) -> Mapping[str, str]:
     """Return the text of each template by the name of its file. Raises an error for values that the chart refuses."""
     if HELM is not None:
-        return _by_helm(HELM, values)
+        return _by_helm(HELM, values, name, namespace)
     with import_module("helm_python").Chart.load(str(CHART)) as chart:
-        found: Mapping[str, str] = chart.render(dict(values), name=NAME, namespace=NAMESPACE)
-    return {Path(name).name: text for name, text in found.items()}
+        found: Mapping[str, str] = chart.render(dict(values), name=name, namespace=namespace)
+    return {Path(file).name: text for file, text in found.items()}
 
 
-def _by_helm(helm: str, values: Mapping[str, Any]) -> Mapping[str, str]:
+def _by_helm(helm: str, values: Mapping[str, Any], name: str, namespace: str) -> Mapping[str, str]:
     with NamedTemporaryFile("w", suffix=".json") as file:
         file.write(json.dumps(dict(values)))
         file.flush()
-        command = [helm, "template", NAME, str(CHART), "--namespace", NAMESPACE, "--values", file.name]
+        command = [helm, "template", name, str(CHART), "--namespace", namespace, "--values", file.name]
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found: dict[str, str] = {}
     for document in text.split("\n---\n"):
-        name, _, content = document.removeprefix("---\n").partition("\n")
-        place = Path(name.partition("# Source: ")[2]).name
+        source, _, content = document.removeprefix("---\n").partition("\n")
+        place = Path(source.partition("# Source: ")[2]).name
         found[place] = f"{found[place]}\n---\n{content}" if place in found else content
     return found
 

@@ -11,7 +11,6 @@ from zlib import crc32
 import attrs
 
 from modelyard.backends import word_embedding
-from modelyard.backends.deltas import one_by_one
 from modelyard.backends.entries import entry_for
 from modelyard.backends.json_schema import instances
 from modelyard.domain import embedding
@@ -118,7 +117,7 @@ class EchoBackend:
             text = "".join(_up_to_stop(split_tokens(text), token_id, request))
         if request.extras and request.extras.get("reasoning_effort", "none") != "none":
             return stream_message(Message(Role.ASSISTANT, text, reasoning=text), request)
-        return _answer(text, request)
+        return answer_of(text, request)
 
     def embed(self, request: "embedding.EmbeddingRequest", model: ServedModel) -> "Iterator[embedding.EmbeddedBatch]":
         """Embed by the words of each input: see `word_embedding`. Raises `ContextLengthExceeded`."""
@@ -136,7 +135,7 @@ def _structured(request: CompletionRequest) -> Iterator[Deltas]:
         yield from stream_message(Message(Role.ASSISTANT, tool_calls=(call,)), request)
         return
     text = instances.structured_text(request)
-    yield from _answer(_last_user_text(request.messages) if text is None else text, request)
+    yield from answer_of(_last_user_text(request.messages) if text is None else text, request)
 
 
 def _last_user_text(messages: Sequence[Message]) -> str:
@@ -253,7 +252,7 @@ def prompt_ids(messages: Sequence[Message]) -> tuple[int, ...]:
     return tuple([token_id(token) for message in messages for token in split_tokens(message.text)])
 
 
-def _answer(text: str, request: CompletionRequest) -> Iterator[Deltas]:
+def answer_of(text: str, request: CompletionRequest) -> Iterator[Deltas]:
     if request.streamed or request.logprobs or request.return_token_ids:
         return _word_by_word(text, request)
     tokens = count(text)
@@ -261,11 +260,6 @@ def _answer(text: str, request: CompletionRequest) -> Iterator[Deltas]:
         return iter((_text_delta(text, tokens, 0, None, (), (), (), _STOP),))
     kept = [word[0] for word in islice(_TOKEN.finditer(text), request.max_tokens)]
     return iter((Delta("".join(kept), len(kept), finish_reason=FinishReason.LENGTH),))
-
-
-def stream_text(text: str, request: CompletionRequest) -> Iterator[Delta]:
-    """Stream this content; as one piece, without splitting it, if no token details are requested."""
-    return one_by_one(_answer(text, request))
 
 
 def _word_by_word(text: str, request: CompletionRequest) -> Iterator[Deltas]:

@@ -9,9 +9,14 @@ from typing import Any, Protocol, TypeVar, cast
 
 import attrs
 
+from modelyard.compose import is_address, open_store
+from modelyard.disk import move_new, unfinished_next_to
 from modelyard.domain.record import Record
 from modelyard.errors import StoreError
+from modelyard.part import Part
 from modelyard.protocols import Snapshot, Store, Tx
+from modelyard.stores.history import UNFINISHED
+from modelyard.stores.table_changes import SchemaChange
 
 R = TypeVar("R")
 
@@ -72,6 +77,20 @@ def copy_records(source: Store, target: Store, records: Sequence[Record], note: 
     """Copy records and compare them, as `copy_store` does, to a target that is marked as `unfinished`."""
     refuse_other_records(source)
     source.read(lambda snapshot: _copy(cast(Scannable, snapshot), target, records, note))
+
+
+def open_for_copy(target: str | os.PathLike[str], parts: Sequence[Part]) -> Store:
+    """Open a store as the target of a copy. A new one is marked as `unfinished` before anybody can open it."""
+    path, parts = os.fspath(target), [*parts, _COPY]
+    if not (is_address(path, parts) or os.path.lexists(path)):
+        with unfinished_next_to(path) as folder, suppress(FileExistsError):  # if it was made meanwhile, it is looked at
+            made = os.path.join(folder, os.path.basename(path))
+            open_store(made, parts=parts).close()
+            move_new(made, path)
+    return open_store(target, parts=parts)
+
+
+_COPY = Part("copy", changes=lambda: (SchemaChange(UNFINISHED, ()),))
 
 
 @contextmanager

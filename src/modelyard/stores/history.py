@@ -52,7 +52,8 @@ BEFORE: Mapping[str, str] = {
 
 
 UNFINISHED = "copy/unfinished"
-"""The mark of a store that gets a copy, among the names of its changes: only what copies knows it."""
+"""The mark of a store that gets a copy, among the names of its changes: only what copies knows it. Its number is -1
+once one has begun."""
 
 
 class NamedChange(Protocol):
@@ -78,6 +79,11 @@ def part_of(name: str) -> str:
 def parts_of(changes: Iterable[NamedChange]) -> set[str]:
     """Return the parts to which changes belong, and the core."""
     return {"", *(part_of(change.name) for change in changes)}
+
+
+def first_names(changes: Iterable[NamedChange]) -> list[str]:
+    """Return what a new store has on record: `INITIAL`, after the mark of a copy if it is made for one."""
+    return [UNFINISHED] * any(change.name == UNFINISHED for change in changes) + [INITIAL]
 
 
 def unknown_changes(names: Iterable[str], changes: Iterable[NamedChange]) -> list[str]:

@@ -62,7 +62,7 @@ MISBEHAVING: dict[str, tuple[Answer, str]] = {
     "nothing": (lambda _: None, LATE),
     "half a status": (lambda send: send(b"HTTP/1.1 20"), LATE),
     "half of its headers": (lambda send: send(b"HTTP/1.1 200 OK\r\nx: y\r\n"), LATE),
-    "endlessly that it continues": (endless(b"", b"HTTP/1.1 100 Continue\r\nx: %d\r\n\r\n"), LATE),
+    "endlessly that it continues": (endless(b"", b"HTTP/1.1 100 Continue\r\nx: %d\r\n\r\n"), UNREACHABLE),
     "an endless status": (endless(b"HTTP/1.1 200 ", b"%0100d"), UNREACHABLE),
     "endless headers": (endless(b"HTTP/1.1 200 OK\r\n", b"x: %d\r\n"), UNREACHABLE),
     "an endless header": (endless(b"HTTP/1.1 200 OK\r\nx: ", b"%0100d"), UNREACHABLE),
@@ -91,6 +91,15 @@ def test_whatever_a_receiver_sends_the_post_ends(what: str, platform: Platform, 
         found = deliver_until_late(platform, clock, accepted) if late else platform.webhooks.deliver()
         assert found == Deliveries(failed=1)
     assert problem in next(iter(platform.webhooks.waiting())).problem
+
+
+@pytest.mark.parametrize(("times", "delivered"), [(exchange.MOST_INTERIM, True), (exchange.MOST_INTERIM + 1, False)])
+def test_a_receiver_may_say_some_times_that_it_continues(times: int, delivered: bool, platform: Platform) -> None:
+    answer = b"HTTP/1.1 100 Continue\r\n\r\n" * times + b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+    with answered_by(lambda send: send(answer)) as (port, _):
+        hook = platform.webhooks.add(f"http://127.0.0.1:{port}/", trusted=True)
+        platform.webhooks.test(hook.endpoint.id)
+        assert platform.webhooks.deliver() == Deliveries(delivered=int(delivered), failed=int(not delivered))
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x03\x40\x00"], ids=["nothing", "half a record"])

@@ -10,6 +10,9 @@ from modelyard.domain.completion import Choice, Completion, Message, TokenLogpro
 from modelyard.formats.chat.messages import MessageToolCall, tool_call_object
 from modelyard.formats.json import dumps
 
+_AT_ONCE = 100
+"""Log-probabilities that are written together, while nobody else runs."""
+
 # ---- the shape ------------------------------------------------------------------------------------------------------
 
 
@@ -132,7 +135,9 @@ def completion_json(
 def _choice(choice: Choice, with_logprobs: bool, with_ids: bool, as_ids: bool) -> str:
     message, logprobs, ids = choice.message, "null", ""
     if with_logprobs and choice.logprobs is not None:
-        logprobs = json_text(logprobs_object(choice.logprobs, as_ids))
+        some = [choice.logprobs[at : at + _AT_ONCE] for at in range(0, len(choice.logprobs), _AT_ONCE)]
+        texts = [json_text(logprobs_object(entries, as_ids)["content"])[1:-1] for entries in some]
+        logprobs = f'{{"content":[{",".join(texts)}]}}'
     if with_ids:
         ids = _ids(choice)
     content = quoted(message.content) if type(message.content) is str else _content(message)

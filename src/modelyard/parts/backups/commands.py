@@ -23,7 +23,7 @@ from modelyard.domain.schema import records_of
 from modelyard.part import Part
 from modelyard.parts.backups import restoring
 from modelyard.parts.backups.sums import sums_file, write_sums
-from modelyard.parts.copying import size_of, taken_name
+from modelyard.parts.copying import open_for_copy, size_of, taken_name
 from modelyard.platform.artifacts import artifacts_folder
 
 
@@ -97,7 +97,7 @@ def restore(file: Path, target: StoreName | None, artifacts: str | None, check: 
         with (
             restoring.empty_place(artifacts, parts) as place,
             restoring.examined(file, parts) as found,
-            closing(open_store(target, parts=parts)) as store,
+            closing(open_for_copy(target, parts)) as store,
         ):
             restoring.to_database(found, store, place, parts)
     if target is not None:

@@ -4,6 +4,7 @@ Its first line is that of the records, and a backup that is renamed with its fil
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import attrs
 
 from modelyard.artifacts.folder import FolderArtifacts
-from modelyard.disk import sync, sync_folder
+from modelyard.disk import sync, sync_folder, unfinished_next_to
 from modelyard.errors import StoreCorrupt
 from modelyard.platform.artifacts import artifacts_folder
 
@@ -44,15 +45,12 @@ def write_sums(file: Path) -> Sums:
     sums = Sums(digest_of(file), {name: digest_of(folder / name) for name in names})
     lines = [f"{sums.records}  {file.name}", *(f"{sums.artifacts[name]}  {folder.name}/{name}" for name in names)]
     target = sums_file(file)
-    unfinished = target.with_name(f".{target.name}.part")  # one that is cut off would check less without a word
-    try:
-        with unfinished.open("w", encoding="utf-8") as written:
+    with unfinished_next_to(str(target)) as folder:  # one that is cut off would check less without a word
+        with open(os.path.join(folder, target.name), "w", encoding="utf-8") as written:
             written.writelines(f"{line}\n" for line in lines)
             written.flush()
             sync(written.fileno())
-        unfinished.rename(target)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        os.rename(written.name, target)
     sync_folder(str(file.absolute().parent))
     return sums
 

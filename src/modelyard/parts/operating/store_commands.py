@@ -17,11 +17,8 @@ from modelyard.cli.terminal import (
 )
 from modelyard.compose import open_store, store_address
 from modelyard.domain.schema import records_of
-from modelyard.part import Part
 from modelyard.parts import copying
 from modelyard.stores import schema_changes
-from modelyard.stores.history import UNFINISHED
-from modelyard.stores.table_changes import SchemaChange
 
 
 @click.command()
@@ -51,9 +48,6 @@ def migrate(store: StoreName) -> None:
     )
 
 
-_COPY = Part("copy", changes=lambda: (SchemaChange(UNFINISHED, ()),))
-
-
 @click.command()
 @click.argument("source", type=StoreType(), metavar="SOURCE")
 @click.argument("target", type=StoreType(), metavar="TARGET")
@@ -70,7 +64,7 @@ def copy(source: StoreName, target: StoreName) -> None:
     with ExitStack() as stores:
         kept = stores.enter_context(closing(open_store(source, parts=parts)))
         stores.enter_context(made_whole(target))
-        copied = stores.enter_context(closing(open_store(target, parts=[*parts, _COPY])))
+        copied = stores.enter_context(closing(copying.open_for_copy(target, parts)))
         records = copying.size_of(kept, declared)
         to_do = 3 * records - copying.size_of(copied, declared)  # read from one, written to the other, compared
         with click.progressbar(length=to_do, label=f"{records} records") as bar:

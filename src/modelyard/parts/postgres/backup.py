@@ -1,13 +1,12 @@
 """A backup of a database: a SQLite file with the records of one snapshot."""
 
 import os
-import tempfile
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import cast
 
-from modelyard.disk import move_new, sync_path
+from modelyard.disk import move_new, sync_path, unfinished_next_to
 from modelyard.domain.record import Record
 from modelyard.parts import copying
 from modelyard.protocols import Snapshot, Store
@@ -22,9 +21,8 @@ def back_up_to_file(store: Store, records: Sequence[Record], target: str) -> Non
     if taken := copying.taken_name(target):
         raise FileExistsError(f"{taken} exists; a backup never replaces a file, and reads none of another one's log")
     copying.refuse_other_records(store)
-    folder, name = os.path.split(os.path.abspath(target))
-    with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as unfinished:
-        path = Path(unfinished, name)
+    with unfinished_next_to(target) as folder:
+        path = Path(folder, os.path.basename(target))
 
         def query(snapshot: Snapshot) -> None:
             with suppress(FileNotFoundError):

@@ -23,13 +23,14 @@ from modelyard.stores.history import (
     MIGRATIONS,
     TABLES,
     TableHistory,
+    first_names,
     lost_tables,
     parts_of,
     refuse_other_columns,
     unknown_changes,
 )
 from modelyard.stores.schema_changes import CHANGES
-from modelyard.stores.table_changes import INITIAL, AddTable, Dialect, SchemaChange, sql_literal
+from modelyard.stores.table_changes import AddTable, Dialect, SchemaChange, sql_literal
 
 COMMITS = "modelyard_commits"
 """The table in which every store numbers its commits, so that it can find out whether one took place."""
@@ -60,7 +61,7 @@ def open_schema(connection: Any, schema: str, plans: Mapping[type, RecordPlan], 
             raise StoreError(
                 f"the schema {schema} lacks the migrations {waiting}; stop older servers, then run: modelyard migrate"
             )
-        _settle(connection, schema, plans, history, [INITIAL] * new + [change.name for change in lacking])
+        _settle(connection, schema, plans, history, first_names(changes) * new + [change.name for change in lacking])
         _refuse_other_columns(connection, schema, plans, changes)
         unchanged = _unchanged(connection, schema, changes)
     add_missing_parts(connection, schema, plans.values())

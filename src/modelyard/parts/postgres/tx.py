@@ -244,10 +244,10 @@ class PostgresTx(PostgresSnapshot):
         self._batch.write(self._plans[cls].retire_numbers(last))
 
     def mark_unfinished(self, unfinished: bool, anew: bool) -> bool:
-        """Mark a copy as not completed, or no more. Returns whether it was marked, or may be marked `anew`."""
+        """Mark a copy as not completed, or no more. Returns whether one had begun, or may begin `anew`."""
         plan = next(iter(self._plans.values()))
         table = f'{plan.table.partition(".")[0]}."{MIGRATIONS}"'
-        found = self._batch.wire.rows(f"SELECT 1 FROM {table} WHERE name = $1", (UNFINISHED,))  # noqa: S608
+        found = self._batch.wire.rows(f"SELECT 1 FROM {table} WHERE number = -1 AND name = $1", (UNFINISHED,))  # noqa: S608
         if not (found or anew):
             return False
         self._batch.write((f"DELETE FROM {table} WHERE name = $1", (UNFINISHED,)))  # noqa: S608

@@ -27,6 +27,7 @@ from modelyard.platform.chat.streams import AnswerStream, AsyncAnswerStream
 from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.lineage import lineage_of
 from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
@@ -155,7 +156,7 @@ class Responses:
 
         def query(snapshot: Snapshot) -> CompletionLineage:
             response = find_response(self._runtime, snapshot, self._principal, response_id)
-            booked = paging.get_or_none(snapshot, LedgerEntry, response.completion_id)
+            booked = get_or_none(snapshot, LedgerEntry, response.completion_id)
             if booked is None:
                 raise NotFound("booked completion", response.completion_id)
             return lineage_of(snapshot, self._principal, booked, response)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol
 import attrs
 
 from modelyard.backends import echo
+from modelyard.backends.deltas import one_by_one
 from modelyard.domain.completion import (
     Choice,
     Completion,
@@ -104,7 +105,7 @@ def items(answer: Answer, request: CompletionRequest) -> Iterable[Item]:
     Raises the exceptions that the answer contains, and `NoAnswerPrepared` for an object that is not an answer.
     """
     if isinstance(answer, str):
-        return echo.stream_text(answer, request)
+        return one_by_one(echo.answer_of(answer, request))
     if isinstance(answer, Message):
         return echo.stream_message(answer, request)
     if isinstance(answer, Completion):

@@ -268,14 +268,7 @@ class Samplers:
         if sample.process == presence_of(self._runtime).id:
             age = (self._runtime.clock.now() - sample.created_at).total_seconds()
             return age > self._runtime.settings.longest_row
-        return self._has_left(sample.process)
-
-    def _has_left(self, process: str) -> bool:
-        here = presence_of(self._runtime)
-        record = self._runtime.store.read(lambda snapshot: snapshot.find(ProcessRecord, KEY, process))
-        if record is None or (here.machine and record.machine == here.machine):
-            return record is None or not runs_here(record)
-        return any(dead.id == process for dead in dead_processes(self._runtime))
+        return _has_left(self._runtime, sample.process)
 
     def cancel(self, future_id: str) -> None:
         """Stop answering a request to sample, if it is answered in this process. Raises `NotFound`."""
@@ -283,6 +276,14 @@ class Samplers:
         task = self._runtime.cache.slot(RunningSamples).get(future_id)
         if task is not None:
             task.get_loop().call_soon_threadsafe(task.cancel)
+
+
+def _has_left(runtime: Runtime, process: str) -> bool:
+    here = presence_of(runtime)
+    record = runtime.store.read(lambda snapshot: snapshot.find(ProcessRecord, KEY, process))
+    if record is None or (here.machine and record.machine == here.machine):
+        return record is None or not runs_here(record)
+    return any(dead.id == process for dead in dead_processes(runtime))
 
 
 @attrs.frozen

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any, cast
 
 import attrs
 
@@ -20,6 +21,10 @@ PATIENCE = 60.0
 
 MAX_RESPONSE = 2**16
 """Bytes of a response that are read; it is closed then."""
+
+
+MOST_INTERIM = 10
+"""Times that a receiver may say `100 Continue` before it answers: `HTTPResponse` alone would read on without end."""
 
 
 @attrs.frozen
@@ -98,6 +103,7 @@ class Post:
         else:
             connection = HTTPConnection(target.host, target.port, timeout=PATIENCE)
         connection.sock = connected
+        connection.response_class = _Answer
         connection.request("POST", target.path, self._body, dict(self._headers))
         response = connection.getresponse()
         self._note(PostOutcome(response.status))
@@ -136,6 +142,16 @@ class Post:
                 raise TimeoutError
             self._socket = made
         return made
+
+
+class _Answer(HTTPResponse):
+    _left = MOST_INTERIM + 1
+
+    def _read_status(self) -> tuple[str, int, str]:
+        if not self._left:
+            raise HTTPException("it only continues")
+        self._left -= 1
+        return cast(Any, super())._read_status()  # type: ignore[no-any-return]
 
 
 @cache

@@ -7,8 +7,9 @@ from hashlib import sha256
 
 import attrs
 
-from modelyard.disk import NO_ROOM, sync, sync_folder, wait_for_lock
+from modelyard.disk import NO_ROOM, sync, sync_folder
 from modelyard.errors import Conflict, StorageFull, StoreError
+from modelyard.parts.locks import wait_for_lock
 from modelyard.parts.webhooks.records import WebhookEndpoint
 from modelyard.parts.webhooks.signing import secret_of
 from modelyard.platform.runtime import Runtime

@@ -1,13 +1,12 @@
 """Whether each record has the files that it names, with the bytes that they had; and backups in which each one has."""
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 
 import attrs
 
-from modelyard.disk import move_new
+from modelyard.disk import move_new, unfinished_next_to
 from modelyard.domain.record import declaration_of
 from modelyard.errors import ArtifactMissing, InvalidInput
 from modelyard.part import refuse_address
@@ -63,21 +62,28 @@ def back_up(runtime: Runtime, path: str) -> list[FileFault]:
     refuse_address(path, "a backup is a file, with a folder next to it: name a path")
     if os.path.lexists(path):
         raise FileExistsError(f"{path} exists; a backup never replaces a file")
-    parent, name = os.path.split(os.path.abspath(path))
-    if not os.path.isdir(parent):
+    if not os.path.isdir(parent := os.path.dirname(os.path.abspath(path))):
         raise InvalidInput.at("path", msg=f"there is no folder {parent}; make it first, or name another place")
     folder, before = artifacts_folder(path), None
-    with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=parent) as unfinished:
-        copy = os.path.join(unfinished, name)
+    with unfinished_next_to(path) as unfinished:
+        copy = os.path.join(unfinished, os.path.basename(path))
+        kept = folder if os.path.lexists(folder) else artifacts_folder(copy)
         while True:
             runtime.store.backup(copy)
-            runtime.artifacts.backup(folder)
-            store, artifacts = runtime.open_copy(copy, folder)
+            runtime.artifacts.backup(kept)
+            store, artifacts = runtime.open_copy(copy, kept)
             with closing(store):
                 lacking = file_faults(attrs.evolve(runtime, store=store, artifacts=artifacts), read=False)
             if not lacking or (before is not None and before.issuperset(lacking)):
                 break
             before = {*lacking}
             os.unlink(copy)
-        move_new(copy, path)
+        if os.path.lexists(path):
+            raise FileExistsError(f"{path} was made meanwhile; a backup never replaces a file")
+        os.rename(kept, folder)
+        try:
+            move_new(copy, path)
+        except BaseException:
+            os.rename(folder, kept)
+            raise
     return lacking

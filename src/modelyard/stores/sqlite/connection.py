@@ -1,13 +1,12 @@
 """Connections to a database file, all with the same settings, and consistent copies of it."""
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from modelyard.disk import move_new, sync_folder, sync_path
+from modelyard.disk import move_new, sync_folder, sync_path, unfinished_next_to
 from modelyard.errors import StoreClosed
 from modelyard.protocols import Clock, Snapshot
 from modelyard.stores.sqlite.errors import SqliteError, sqlite3, store_errors, to_store_error
@@ -65,9 +64,8 @@ def back_up(source: str, target: str, busy_seconds: float) -> None:
     """
     if os.path.lexists(target):
         raise FileExistsError(f"{target} exists; a backup never replaces a file")
-    folder, name = os.path.split(os.path.abspath(target))
-    with store_errors(), tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as unfinished:
-        copy = os.path.join(unfinished, name)
+    with store_errors(), unfinished_next_to(target) as folder:
+        copy = os.path.join(folder, os.path.basename(target))
         create_file(copy)
         with closing(connect(source, "ro", busy_seconds)) as connection:
             connection.execute("VACUUM INTO ?", (copy,))

@@ -20,6 +20,7 @@ from modelyard.stores.history import (
     MIGRATIONS,
     TABLES,
     TableHistory,
+    first_names,
     lost_tables,
     refuse_other_columns,
     unknown_changes,
@@ -29,7 +30,7 @@ from modelyard.stores.sqlite.connection import fetch_value
 from modelyard.stores.sqlite.migrations import Migration
 from modelyard.stores.sqlite.newest_fast import Database, create_newest, indexed_table, tables_of
 from modelyard.stores.sqlite.rows import StatementPlan
-from modelyard.stores.table_changes import INITIAL, Dialect, SchemaChange, sql_literal
+from modelyard.stores.table_changes import Dialect, SchemaChange, sql_literal
 
 APPLICATION_ID = 0x4D594152
 """The mark of our files: "MYAR"."""
@@ -110,8 +111,8 @@ def migrate(connection: Any, plans: Iterable[StatementPlan], changes: Sequence[C
     if not new:
         _apply(database, lacking, plans, history)
     _create_tables(database, plans)
-    done = [change.name for change in lacking]
-    _record(connection, [INITIAL, *done] if new else done, history.tables | {plan.record.table for plan in plans})
+    done = (first_names(changes) if new else []) + [change.name for change in lacking]
+    _record(connection, done, history.tables | {plan.record.table for plan in plans})
     connection.execute(set_version(changes))
     _refuse_other_columns(connection, plans, changes)
     for sql in views.values():

@@ -274,8 +274,9 @@ class SqliteTx(SqliteSnapshot):
         self._write(KEEP_LAST, (plan.record.table, last))
 
     def mark_unfinished(self, unfinished: bool, anew: bool) -> bool:
-        """Mark a copy as not completed, or no more. Returns whether it was marked, or may be marked `anew`."""
-        may = anew | bool(self._write('DELETE FROM "modelyard_migrations" WHERE name = ?', (UNFINISHED,)).rowcount)
+        """Mark a copy as not completed, or no more. Returns whether one had begun, or may begin `anew`."""
+        sql = 'DELETE FROM "modelyard_migrations" WHERE name = ? AND (number = -1 OR ?)'
+        may = anew | bool(self._write(sql, (UNFINISHED, int(anew))).rowcount)
         if unfinished and may:
             self._write('INSERT INTO "modelyard_migrations" (number, name) VALUES (-1, ?)', (UNFINISHED,))
         return may

@@ -11,11 +11,11 @@ from typing import Any
 
 import attrs
 
-from modelyard.disk import wait_for_lock
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Delta
 from modelyard.errors import InvalidInput, StoreCorrupt, StoreTooNew
 from modelyard.formats.converter import structure_exactly, unstructure
+from modelyard.parts.locks import wait_for_lock
 from modelyard.protocols import Capabilities
 
 VERSION = 1

@@ -193,7 +193,7 @@ def vendors_refusals(turns: Sequence[Turn]) -> Iterator[Problem]:
     """
     for at, turn in enumerate(turns):
         seen = set[tuple[str, str]]()
-        for place, block in enumerate(turn.content):
+        for place, block in enumerate(() if isinstance(turn.content, str) else turn.content):
             name, id_, says = _named(block)
             if id_ and (name, id_) in seen:
                 yield Problem(("messages", at, "content", place, name), says + _OPT_OUT)

@@ -1,12 +1,11 @@
 """Folders and files that are there whole or not at all: written beside their place, and moved there at the end."""
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from modelyard.disk import unfinished_next_to
 from modelyard.errors import Conflict, InvalidInput, StorageFull
 from modelyard.parts.torch.full_disk import says_full
 
@@ -23,20 +22,18 @@ def check_place(place: Path) -> None:
 def new_folder(place: Path) -> Iterator[Path]:
     """Yield an empty folder that becomes `place` at the end, and is removed if that fails.
 
-    A process that is killed leaves a folder whose name begins with a dot. Raises `InvalidInput`, `Conflict`,
-    `StorageFull`.
+    What a process leaves that is killed has a name that begins with a dot; the next one that writes there removes it.
+    Raises `InvalidInput`, `Conflict`, `StorageFull`.
     """
     check_place(place)
-    with full_disk_named(place):
-        scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
-        try:
-            yield scratch
-            scratch.chmod(0o755)
-            _sync(scratch)
-            check_place(place)
-            scratch.rename(place)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+    with full_disk_named(place), unfinished_next_to(str(place)) as above:
+        scratch = Path(above, place.name)
+        scratch.mkdir(0o700)
+        yield scratch
+        scratch.chmod(0o755)
+        _sync(scratch)
+        check_place(place)
+        scratch.rename(place)
 
 
 @contextmanager
@@ -45,15 +42,11 @@ def new_file(place: Path) -> Iterator[Path]:
     does.
     """
     check_place(place)
-    with full_disk_named(place):
-        scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
-        try:
-            yield scratch / place.name
-            with (scratch / place.name).open("rb+") as file:
-                os.fsync(file.fileno())
-            _move(scratch / place.name, place)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+    with full_disk_named(place), unfinished_next_to(str(place)) as folder:
+        yield (scratch := Path(folder, place.name))
+        with scratch.open("rb+") as file:
+            os.fsync(file.fileno())
+        _move(scratch, place)
 
 
 def _move(file: Path, place: Path) -> None:
