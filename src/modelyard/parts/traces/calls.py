@@ -297,12 +297,3 @@ def remove_call(tx: Tx, call: TracedCall) -> None:
     for said in [*iter_index(tx, Feedback, "by_ref", *place, call.ref)]:
         tx.remove(Feedback, *place, said.id)
     tx.remove(TracedCall, *place, call.id)
-
-
-def _answered(snapshot: Snapshot, principal: Principal, id: str) -> CompletionLineage | None:
-    """Return the lineage of a completion, stored or not; None if the principal may not see it or it is not in the
-    ledger."""
-    kept, booked = get_or_none(snapshot, StoredCompletion, id), get_or_none(snapshot, LedgerEntry, id)
-    if booked is None or not may_read(principal, booked):
-        return None
-    return lineage_of(snapshot, principal, booked, kept)
