@@ -157,6 +157,13 @@ def test_an_evaluation_of_epochs_at_once(served: Any, tmp_path: Path, kind: str)
     assert (usage.input_tokens, usage.output_tokens) == (96, 96)
 
 
+@pytest.fixture
+def _plain_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The framework colours the source of each frame, which takes seconds."""
+    monkeypatch.setattr("rich.traceback.Traceback.__rich_console__", lambda *_: iter(["a traceback"]))
+
+
+@pytest.mark.usefixtures("_plain_tracebacks")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_refusal_ends_the_evaluation_with_its_words(served: Any, tmp_path: Path, kind: str) -> None:
     task = Task(dataset=[Sample(input="hi", target="hi")], solver=generate(), scorer=match())

@@ -13,6 +13,8 @@ pytest.importorskip("inspect_ai", reason="it has a lane of its own: tests/client
 
 from modelyard import Platform, open_platform
 from modelyard.errors import InvalidInput, JobFailed
+from modelyard.parts.episodes.environments import inspect_tasks
+from warm_python import WarmPython
 
 TASKS = """
 from inspect_ai import Task, task
@@ -65,7 +67,7 @@ def unscored():
 """
 SMALL: dict[str, Any] = {"rounds": 1, "samples": 2, "tasks_per_round": 1, "concurrency": 2, "learning_rate": 1e-5}
 
-pytestmark = pytest.mark.timeout(900)  # each attempt imports the framework
+pytestmark = pytest.mark.timeout(900)  # an attempt imports the framework
 
 
 @pytest.fixture
@@ -79,6 +81,33 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     del sys.modules["desk_tasks"]
 
 
+WARM = (
+    *(
+        "inspect_ai._cli.main",
+        "inspect_ai._eval.run",
+        "inspect_ai._control.server",
+        "fastapi",
+        "uvicorn",
+        "markdown_it",
+    ),
+    *(f"inspect_ai.model._providers.{name}" for name in ("openai_compatible", "anthropic")),
+    *("inspect_ai.agent._acp.server", "inspect_ai.agent._acp.transport_live"),
+)
+
+
+@pytest.fixture(scope="module")
+def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
+    """A Python that has imported the framework, which takes each attempt longer than all the rest."""
+    home = {"HOME": str(tmp_path_factory.mktemp("home"))}
+    with WarmPython(*WARM, environment={**os.environ, **home}) as python:
+        yield python
+
+
+@pytest.fixture
+def _warm(warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect_tasks.sys, "executable", warm_python.executable)
+
+
 @pytest.fixture
 def platform() -> Iterator[Platform]:
     with open_platform() as opened:
@@ -86,6 +115,7 @@ def platform() -> Iterator[Platform]:
         yield opened
 
 
+@pytest.mark.usefixtures("_warm")
 def test_each_sample_is_a_task_and_its_score_the_reward(platform: Platform, tasks: Any) -> None:
     environment = platform.episodes.inspect(tasks.refunds, question="Where is my refund?")
     assert environment["tasks"] == [
@@ -104,6 +134,7 @@ def test_each_sample_is_a_task_and_its_score_the_reward(platform: Platform, task
     assert questions in (["And now?"] * 2, ["Where is my refund?"] * 2)
 
 
+@pytest.mark.usefixtures("_warm")
 def test_one_of_several_scorers_is_named(platform: Platform, tasks: Any) -> None:
     environment = platform.episodes.inspect(tasks.refunds, scorer="includes", scorers=2)
     platform.training.loop("p/m", **environment, **SMALL).wait()
@@ -114,9 +145,17 @@ def test_one_of_several_scorers_is_named(platform: Platform, tasks: Any) -> None
         platform.training.loop("p/m", **unnamed, **SMALL).wait()
 
 
+@pytest.mark.usefixtures("_warm")
 def test_a_sample_that_fails_is_a_failed_attempt_with_the_reason(platform: Platform, tasks: Any) -> None:
     with pytest.raises(JobFailed, match="the tool is broken"):
         platform.training.loop("p/m", **platform.episodes.inspect(tasks.broken), **SMALL).wait()
+
+
+def test_the_framework_is_started_as_anybody_starts_it(platform: Platform, tasks: Any) -> None:
+    environment = platform.episodes.inspect(tasks.broken)
+    (task,) = environment["tasks"]
+    with pytest.raises(RuntimeError, match="the tool is broken"):
+        environment["agent"](base_url="http://127.0.0.1:9/v1", api_key="none", task=task)
 
 
 @pytest.mark.parametrize(("name", "reason"), [("unscored", "has no scorer"), ("TASKS", "must be a function")])
