@@ -45,8 +45,8 @@ def write_sums(file: Path) -> Sums:
     sums = Sums(digest_of(file), {name: digest_of(folder / name) for name in names})
     lines = [f"{sums.records}  {file.name}", *(f"{sums.artifacts[name]}  {folder.name}/{name}" for name in names)]
     target = sums_file(file)
-    with unfinished_next_to(str(target)) as folder:  # one that is cut off would check less without a word
-        with open(os.path.join(folder, target.name), "w", encoding="utf-8") as written:
+    with unfinished_next_to(str(target)) as unfinished:  # one that is cut off would check less without a word
+        with open(os.path.join(unfinished, target.name), "w", encoding="utf-8") as written:
             written.writelines(f"{line}\n" for line in lines)
             written.flush()
             sync(written.fileno())
