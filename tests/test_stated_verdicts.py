@@ -55,6 +55,28 @@ Ja.
 Passed
 It's true
 The response is not only correct but complete
+The response gives the correct answer.
+It does not contradict the reference. Correct.
+It does not contradict the correct answer.
+I have no doubt that it is correct
+There is no question that the answer is correct.
+It cannot be denied that it is correct
+It doesn't matter how it is written: the answer is correct
+It is not long, but it is correct
+Not only is it complete, it is correct
+Though not polite, the answer is correct.
+While it isn't long, the answer is correct
+I do not see errors, so it is correct.
+It does not fail any check
+I don't think that it fails
+It doesn't fail to pass
+It is true, although some may call it false
+I need to decide whether it is correct. It is correct.
+It looks partially correct at first. It is correct
+Answer: yes, if one reads it kindly
+The second half is correct
+What is missing is not needed, and it is correct
+It appears to be correct
 Verdict: 'yes'
 Yes\\n\\nExplanation: nothing is wrong, though a reader might call it false
 <verdict>yes</verdict>
@@ -64,6 +86,38 @@ Yes\\n\\nExplanation: nothing is wrong, though a reader might call it false
 """
 
 NO = """
+The response does not provide the correct answer.
+The answer doesn't match the correct answer
+The model did not give a correct response.
+It fails to be correct
+The response fails to give the correct answer.
+It fails to pass
+I don't think this is correct.
+I do not believe the answer is correct
+It does not appear that the answer is correct.
+The output doesn't seem to be correct
+It could not be verified as correct
+None of the answers is correct
+Nobody would say that this is correct
+There is no correct answer in it.
+It provides no correct information.
+unable to give a correct answer
+It misses the correct value
+It contradicts the correct answer
+The answer differs from the correct one
+It gives 5 instead of the correct answer
+It is not true that the answer is correct
+It is wrong to call it correct
+less than correct
+neither complete nor correct
+neither correct nor complete
+Neither is it correct
+The output is not what a correct answer needs
+No — although parts of it are correct.
+No, it's only partly correct.
+No. To pass, it must name the city
+It fails, while the reference is correct
+It isn't what the correct answer says
 No
 No.
 NO!
@@ -138,6 +192,22 @@ The correct answer is Paris.
 {}
 passport
 是不是
+The answer is partially correct
+partly true
+It is half correct
+Almost correct.
+yes and no
+both true and false
+I need to determine whether the response is correct
+Let me check if it is correct.
+If it is correct
+A correct answer mentions Paris.
+The correct answer mentions Paris
+As the correct answer says
+Correct answer would be Paris
+In order to pass
+The answer must be correct
+It would be correct if it said Rome
 """
 
 NUMBERS = """
@@ -185,6 +255,27 @@ Rating: [[8]] => 8
 Rating: **8** => 8
 first 3, then 4 => 4
 between 3-4 => 3.5
+I give it 8 because of 2 errors => 8
+I would rate this a 7. It has 3 errors. => 7
+I'd say 8, with 2 minor issues => 8
+The score is 4 because it has 2 errors. => 4
+This is a score of 4, as there are 2 errors => 4
+A score of 5 means perfect, a score of 1 means bad. I give it a 3. => 3
+This deserves a 4. It lists 3 of the facts. => 4
+4 because 2 facts are wrong => 4
+4 (because 2 facts are wrong) => 4
+4, because 2 facts are wrong => 4
+4 - it has 2 errors => 4
+4: it has 2 errors => 4
+4. It has 2 errors => 4
+[4] misses 2 facts => 4
+-2: it has 3 errors => -2
+4\\n\\nThe answer has 2 errors => 4
+It has 3 errors.\\n**4**\\nThat is because 2 of them are small => 4
+1. It is right. 2. It is short. So 3 => 3
+1. It is right.\\n2. It is short.\\nSo 3 => 3
+5 - all is well, 1 - nothing is. This is a 4 => 4
+The response gives 3 examples but misses 2; 4 => 4
 3–4 => 3.5
 5-4 => 4
 4-5-6 => 6

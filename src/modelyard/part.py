@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from modelyard.http.interface import Interface
     from modelyard.http.message import Request, Response
     from modelyard.http.route import Route
-    from modelyard.platform.jobs.claims import ClaimedJob
     from modelyard.platform.jobs.job_type import JobType
     from modelyard.platform.platform import Platform
     from modelyard.platform.runtime import Runtime
-    from modelyard.platform.training.rounds import TrainingLoop
     from modelyard.protocols import ArtifactStore, Backend, Executor, Randomness, Snapshot, Store, Trainer, Tx
     from modelyard.stores.table_changes import SchemaChange
 
@@ -233,7 +231,6 @@ class Part:
 
     `captures` returns what keeps the answers to a caller, with their log-probabilities and token ids. `submits` queues
     a training job on data of its own kind, with the arguments of `platform.training.submit`; None for other data.
-    `loops` makes the `TrainingLoop` that runs the job of a loop, None for one of the core.
     `names` returns what the part serves under a name that no model has; None for one that is not of its form.
     """
 
@@ -259,7 +256,6 @@ class Part:
     upkeep: "Callable[[Runtime], None] | None" = None
     captures: "Callable[[Runtime, Snapshot, Principal], Capture | None] | None" = None
     submits: "Callable[..., Any] | None" = None
-    loops: "Callable[[ClaimedJob], TrainingLoop | None] | None" = None
     names: "Callable[[Runtime, Snapshot, Principal, str], Named | None] | None" = None
 
 

@@ -7,8 +7,8 @@ begins a fraction, and "1,5" is two numbers. If points group the digits before a
 fraction.
 
 A judge reasons before it decides, and quotes what it judges. So the verdict after a label counts ("Verdict: no"), else
-the last one; a member of that name counts in an answer that is JSON. Not verdicts are "no" before a noun ("no issues"),
-alternatives ("yes or no", "neither true nor false"), a reference ("the correct answer is"), and questions.
+the last one, as its clause has it ("does not give the correct answer"); a member of that name counts in JSON. No
+verdicts are "no" before a noun ("no issues"), alternatives, a reference ("the correct answer is"), and questions.
 """
 
 import json
@@ -64,8 +64,8 @@ def _value(found: re.Match[str]) -> Fraction:
 
 R = TypeVar("R")
 
-LONGEST = 20_000
-"""Characters of an answer that are read, the last ones."""
+LONGEST, _NEAR = 20_000, 300
+"""Characters of an answer that are read, the last ones, and of the clause before a verdict."""
 
 _LABEL = r"(?:verdict|judge?ment|decision|conclusion|result|answer|score|rating|grade|evaluation|assessment)"
 _NAMES = re.compile(rf"(?:(?:final|overall)[ _]?)?{_LABEL}|label|(?:is_)?correct|pass(?:ed)?|value", re.IGNORECASE)
@@ -73,20 +73,34 @@ _GOOD = r"yes|true|pass(?:es|ed)?|correct"
 _WORD = rf"(?:{_GOOD}|no|false|fail(?:s|ed)?|incorrect)"
 _START, _END = r"(?<![a-zà-ɏ0-9_-])(?<![a-z]['’])", r"(?![a-zà-ɏ0-9_]|['’][a-z])"
 _ALTERNATIVES = re.compile(
-    rf"{_START}neither\s+\S+\s+nor\s+\S+|{_START}{_WORD}\s*(?:/|\||,?\s+or\s+|\s+nor\s+)\s*[\"']?{_WORD}{_END}"
+    rf"{_START}neither\s+{_WORD}\s+nor\s+{_WORD}{_END}|{_START}(?:yes\s+and\s+no|true\s+and\s+false){_END}"
+    rf"|{_START}{_WORD}\s*(?:/|\||,?\s+or\s+|\s+nor\s+)\s*[\"']?{_WORD}{_END}"
 )
-_NOT_A_NOUN = (
-    r"(?:it|this|that|these|those|the|there|i|we|you|he|she|they|because|since|as|but|and|so|not|its|not?|is|was|an?)\b"
-)
+_NOT_A_NOUN = r"(?:it|th(?:is|at|[eo]se|ere|ey|e)|i|we|you|s?he|because|since|as|but|and|so|its|not?|is|was|an?)\b"
 _NEGATION = (
-    r"(?:not(?!\s+only\b)|never|nothing|none|hardly|scarcely|cannot|no longer|by no means|in no way|far from"
-    rf"|nowhere near|anything but|[a-z]{{1,10}}n['’]t){_END}"
+    r"(?:not(?!\s+only\b)|never|nothing|none|nobody|no\s+one|hardly|scarcely|cannot|no longer|by no means|in no way"
+    rf"|far from|nowhere near|anything but|less than|neither(?!.*\bnor\b)|nor|[a-z]{{1,10}}n['’]t){_END}"
+    r"(?!\s+(?:matter|change|affect|alter|doubt|(?:be\s+)?den(?:y|ied)|(?:be\s+)?disputed?)\b)"
 )
-_ADVERB = r"\s+(?:[a-z]+ly|quite|at|all|so|very|really|the|an?|be|is|are|being|considered|deemed|in|fact)"
+_NOT = re.compile(
+    rf"{_START}(?:{_NEGATION}|(?:fail(?:s|ed)?|unable|refus(?:es|ed)|wrong)\s+to\b|(?:rather|other)\s+than\b|unlike\b"
+    r"|(?:differ[a-z]{0,3}|deviates?)\s+from\b|(?:instead|opposite)\s+of\b|contrary\s+to\b|(?:lack|miss|omit|ignor"
+    r"|contradict|violat)[a-z]{0,3}\s+(?:(?:the|an?|any|its|one)\s+)?$|no\s+(?:(?:such|single|fully|entirely)\s+)?$)"
+)
+_CLAUSE = re.compile(
+    r"[.!?;:,\n()\u2013\u2014]|\s-\s|\b(?:(?<!anything )but|and|so|yet|because|since|which|hence|thus|therefore)\b"
+    r"|\b(?=(?:although|though|while|whereas|even if|despite)\b)"
+)
+_OPEN = re.compile(
+    r"\b(?:whether|although|though|while|whereas|even if|despite|must)\b|^\W*(?:if|to)\b|\b(?:in order|needs?|required"
+    r"|ha[sd]|have)\s+to\b|\b(?:check|see|determine|decide|verify|assess|judge|evaluate|know|ask|sure|clear)[a-z]{0,3}"
+    r"\s+if\b|\b(?:partial(?:ly)?|partly|half|somewhat|almost|nearly)[\s-]+$"
+)
+_SUBJECT = re.compile(r"\W*(?:(?:as|when|given|per|like)\s+)?(?:the|an?|any|every|each|its?|one)\s+")
 _VERDICT = re.compile(
-    rf"(?:{_START}(?P<negated>{_NEGATION})(?:{_ADVERB}){{0,3}}\s+)?{_START}"
-    rf"(?:(?P<good>{_GOOD})|no(?!\s+(?!{_NOT_A_NOUN})[a-z0-9]|\.\s?\d|-)|false|fail(?:s|ed)?|incorrect){_END}"
-    rf"(?!\s+(?!{_NOT_A_NOUN})[a-z]+\s+(?:is|was|are|were|would|should|being|to\s+be)\b)"
+    rf"{_START}(?:(?P<good>{_GOOD})|no(?!\s+(?!{_NOT_A_NOUN})[a-z0-9]|\.\s?\d|-)|false|fail(?:s|ed)?|incorrect){_END}"
+    rf"(?!\s+(?!{_NOT_A_NOUN})[a-z]+\s+(?:is|was|are|were|would|should|being|to\s+be)\b)(?!\s+(?:only\s+)?(?:if|had)\b)"
+    rf"(?=(?P<noun>\s+(?!{_NOT_A_NOUN})[a-z])?)"
 )
 _IS = r"\s*[\"'\]]*\s*(?:</\w{1,9}>\s*)?(?:[:=|>\u2192\]]|->)[\s\"'(\[|<>]*"
 
@@ -105,9 +119,8 @@ _WHOLE = {
 }
 """Other languages, where nothing else follows a line break or a colon."""
 
-_REASON = re.compile(
-    r"^[^\w\n]*(?:explanation|reason(?:ing|s)?|rationale|justification)\s*[:\n]", re.IGNORECASE | re.MULTILINE
-)
+_LINES = re.IGNORECASE | re.MULTILINE
+_REASON = re.compile(r"^[^\w\n]*(?:explanation|reason(?:ing|s)?|rationale|justification)\s*[:\n]", _LINES)
 
 _TO = r"\s*(?:[-\u2010-\u2013\u2212~]|to|and|through|\.\.+)\s*"
 _UNIT = "(?:points?|pts?|stars?|marks?|\u2b50|\u2605)"
@@ -116,7 +129,16 @@ _OUT_OF = re.compile(
     r"(?:a\s+(?:possible|maximum)\s+)?\d"
 )
 _SCORE = r"(?:score|rating|grade|(?<=\[)result(?=\]))"
-_RATED = re.compile(rf"{_after(_SCORE)}({NUMBER.pattern})", re.IGNORECASE | re.MULTILINE)
+_RATED = re.compile(rf"{_after(_SCORE)}({NUMBER.pattern})", _LINES)
+_NEXT, _BARE = r"\s*[\].:)\u2013\u2014-]\s+[a-z]", rf"(?=[{_MINUS}]?\d[\d.]*"
+_GIVEN = re.compile(
+    r"(?:\bi(?:['’]d|\s+would|\s+will)?\s+(?:give|rate|score|say|assign|award|grade)\b[^.\n\d]{0,40}?"
+    rf"|\b{_SCORE}\s+(?:(?:is|was|would\s+be)\s+|of\s+(?!\S+\s+(?:means|is|would|indicates|requires|if|for)\b))"
+    rf"|\b(?:deserves|merits|warrants|earns|gets)\s+(?:an?\s+)?|(?<![\d.,-]){_BARE}[^\w\n]{{1,3}}(?:because|due\s+to)\b)"
+    rf"|^[ \t\"'(\[]*{_BARE}[ \t\"')\]]*$)|\A[\s\"'(\[]*{_BARE}(?:,\s+[a-z]|{_NEXT})"
+    rf"(?![\s\S]*(?<![\w.])\d[\d.]*{_NEXT})))({NUMBER.pattern})",
+    _LINES,
+)
 _ASIDE, _WORDS = re.compile(r"\([^()]{0,200}\)"), re.compile(r"\([^()\d]{0,200}\)")
 _END_OF_SCALE = "(?:best|worst|highest|lowest|top|bottom|perfect|excellent|ideal|poor(?:est)?|m(?:ax|in)imum)"
 _SCALE = re.compile(
@@ -171,11 +193,22 @@ def _first(read: Callable[[str], R | None], answer: str) -> R | None:
 
 def _verdict(text: str) -> bool | None:
     text = text.lower()
-    labelled = (_VERDICT.match(text, label.end()) for label in _LABELLED.finditer(text))
-    found = [*filter(None, labelled)] or [*_VERDICT.finditer(_without_alternatives(text))]
-    if found:
-        return (found[-1]["negated"] is None) is (found[-1]["good"] is not None)
+    for label in reversed([*_LABELLED.finditer(text)]):
+        found = _VERDICT.search(text, label.end())
+        if found and not _NOT.sub("", before := text[label.end() : found.start()]).strip():
+            return _said(found, before)
+    text = _without_alternatives(text)
+    for found in reversed([*_VERDICT.finditer(text)]):
+        clause = _CLAUSE.split(text[max(0, found.start() - _NEAR) : found.start()])[-1]
+        if (said := _said(found, clause)) is not None:
+            return said
     return _WHOLE.get(re.split(r"[:\n]", text.strip(" .!\n\t。"))[-1].strip(" .!\"'。"))
+
+
+def _said(found: re.Match[str], before: str) -> bool | None:
+    if _OPEN.search(before) or (found["noun"] and _SUBJECT.fullmatch(before)):
+        return None
+    return (len(_NOT.findall(before)) % 2 == 0) is (found["good"] is not None)
 
 
 def _without_alternatives(text: str) -> str:
@@ -187,6 +220,7 @@ def _rating(text: str) -> float | None:
     text = _typed(text)
     unscaled = _RANGE.sub(_middle, _SCALE.sub(" ", _WORDS.sub(" ", text)))
     rated = [*_RATED.finditer(unscaled)] or [*_OUT_OF.finditer(_RANGE.sub(_middle, text))]
+    rated = rated or [*_GIVEN.finditer(unscaled)]
     without_asides = number_in(_ASIDE.sub(" ", unscaled))
     number = number_in(rated[-1][1]) if rated else number_in(unscaled) if without_asides is None else without_asides
     try:

@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from each import each_case
 from modelyard import open_platform
 from modelyard.cli import main
 
@@ -193,3 +194,30 @@ def test_a_store_that_cannot_be_opened_is_one_line_for_every_command(yard: Path,
     problems = [(command, problem) for command in OPENS if (problem := refusal(*command, "--store", store))]
     assert problems == []
     assert state(yard) == before
+
+
+@each_case(
+    ("typed", "meant"),
+    [
+        ("budgt", "'budget'"),
+        ("evalute", "'evaluate'"),
+        ("job", "'jobs'"),
+        ("sft", "'train sft'"),
+        ("export", "'models export' or 'runs export'"),
+    ],
+)
+def test_a_command_that_is_misspelt_or_stands_alone_is_named(typed: str, meant: str) -> None:
+    said = CliRunner().invoke(main, [typed])
+    assert said.exit_code == 2
+    assert f"No such command '{typed}'; did you mean {meant}" in said.output
+
+
+def test_what_is_near_no_command_is_refused_plainly() -> None:
+    said = CliRunner().invoke(main, ["zzz"])
+    assert said.output.splitlines()[-1] == "Error: No such command 'zzz'."
+
+
+def test_the_short_option_shows_the_help_of_every_command() -> None:
+    for words in ([], ["jobs"], ["jobs", "list"], ["serve"]):
+        short, long = (CliRunner().invoke(main, [*words, option]) for option in ("-h", "--help"))
+        assert (short.exit_code, short.output) == (0, long.output)

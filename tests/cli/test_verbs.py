@@ -99,6 +99,8 @@ def test_jobs_are_filtered_and_show_names(here: Path) -> None:
     assert [job["kind"] for job in rows("jobs", "list", "--last", 2)] == ["evaluate", "evaluate"]
     assert rows("jobs", "list", "--status", "succeeded")[-1]["kind"] == "sft"
     assert rows("jobs", "list", "--status", "queued") == []
+    assert [job["kind"] for job in rows("jobs", "list", "--kind", "sft")] == ["sft"]
+    assert rows("jobs", "list", "--kind", "rl") == []
     table = call("jobs", "list").stdout
     assert "support/bot" in table
     assert "quiz@echo" in table

@@ -17,7 +17,6 @@ What is not as a recipe has it by itself, each time for the reason named:
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -33,6 +32,7 @@ from modelyard.parts.doubles.clients.server import asgi_server
 
 pytest.importorskip("tinker_cookbook", reason="its recipes have a lane of their own: tests/clients/lanes.py tinker")
 from modelyard.testing import build_tiny_model
+from warm_python import WarmPython
 
 HERE = Path(__file__).parent
 COLOURS = {"sea": "blue", "sky": "grey", "night": "black", "grass": "green"}
@@ -80,6 +80,19 @@ FILES: Mapping[str, Sequence[Any]] = {
 """Rows by the file that holds them, in the shape of the data sets of these names."""
 
 
+WARM = (
+    *("tinker", "datasets", "transformers.models.auto.tokenization_auto", "tinker_cookbook.renderers"),
+    *("tinker_cookbook.supervised.train", "tinker_cookbook.rl.train", "tinker_cookbook.preference.train_dpo"),
+    *("tinker_cookbook.distillation.train_on_policy", "sympy"),
+)
+"""What the recipes import, which takes longer than most of them."""
+
+
+def offline(folder: Path) -> dict[str, str]:
+    """Return an environment in which nothing is downloaded."""
+    return {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf"), "TINKER_TELEMETRY": "0"}
+
+
 @attrs.frozen
 class Kitchen:
     """A folder with the data, and where the platform is served."""
@@ -88,12 +101,12 @@ class Kitchen:
     folder: Path
     url: str
     key: str
+    python: str
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of a client: nothing is downloaded."""
-        offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(self.folder / "hf"), "TINKER_TELEMETRY": "0"}
-        return {**os.environ, **offline, "TINKER_API_KEY": self.key}
+        """Of a client."""
+        return {**offline(self.folder), "TINKER_API_KEY": self.key}
 
     def cook(self, recipe: str, name: str, **options: object) -> list[dict[str, Any]]:
         """Run a recipe to its end; return what it logged of each step."""
@@ -108,7 +121,7 @@ class Kitchen:
         }
         chosen = {key: value for key, value in {**usual, **options}.items() if value is not None}
         done = subprocess.run(
-            [sys.executable, "-m", f"tinker_cookbook.recipes.{recipe}", *(f"{k}={v}" for k, v in chosen.items())],
+            [self.python, "-m", f"tinker_cookbook.recipes.{recipe}", *(f"{k}={v}" for k, v in chosen.items())],
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
@@ -139,8 +152,10 @@ def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kitchen]:
     build_tiny_model(folder / "tiny", "mini", context_length=512)
     with open_platform(folder / "yard.db", randomness=Random(1).randbytes) as platform:
         platform.add_base_model(folder / "tiny", id="tiny")
-        with asgi_server(asgi_app(platform, [Interface.TINKER], worker=True)) as server:
-            yield Kitchen(platform, folder, server.url, platform.keys.create("acme", prefix="tml-").secret)
+        app = asgi_app(platform, [Interface.TINKER], worker=True)
+        with asgi_server(app) as server, WarmPython(*WARM, environment=offline(folder)) as python:
+            key = platform.keys.create("acme", prefix="tml-").secret
+            yield Kitchen(platform, folder, server.url, key, python.executable)
 
 
 LEARNING = {"learning_rate": 0.01, "lora_rank": 16, "batch_size": 8, "max_length": 256}
@@ -269,7 +284,7 @@ def test_the_client_reads_the_tokenizer_of_a_base_model(kitchen: Kitchen) -> Non
         "for client in (training, service.create_sampling_client(base_model='tiny').result()):\n"
         "    tokenizer = client.get_tokenizer(); print(tokenizer.decode(tokenizer.encode('two words')))"
     )
-    command = [sys.executable, "-c", code, kitchen.url]
+    command = [kitchen.python, "-c", code, kitchen.url]
     done = subprocess.run(
         command, cwd=kitchen.folder, env=kitchen.environment, capture_output=True, text=True, check=False
     )
@@ -282,7 +297,7 @@ def test_the_client_reads_the_tokenizer_of_a_base_model(kitchen: Kitchen) -> Non
 def test_tenants_train_side_by_side_as_each_would_alone(kitchen: Kitchen) -> None:
     """Number for number. Samplers share passes, which rounds otherwise."""
     keys = [kitchen.platform.keys.create(f"tenant-{number}", prefix="tml-").secret for number in range(6)]
-    command = [sys.executable, str(HERE / "tinker_tenants.py"), kitchen.url, *keys]
+    command = [kitchen.python, str(HERE / "tinker_tenants.py"), kitchen.url, *keys]
     done = subprocess.run(command, env=kitchen.environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     together, alone = json.loads(done.stdout)

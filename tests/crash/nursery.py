@@ -17,8 +17,8 @@ Line = list[Any]
 class Nursery:
     """Makes worker processes, which have imported these modules. Leaving it kills those that live."""
 
-    def __init__(self, *modules: str) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("worker_process.py")), *modules]
+    def __init__(self, *modules: str, python: str = sys.executable) -> None:
+        command = [python, str(Path(__file__).with_name("worker_process.py")), *modules]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._children: dict[int, Child] = {}
 

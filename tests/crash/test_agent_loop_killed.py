@@ -12,9 +12,9 @@ from nursery import Nursery
 import loop_agents
 from modelyard import Platform, open_platform
 from modelyard.domain.training import GRADIENT_STEP, TRAINING_ROUND
-from modelyard.parts.episodes.rollouts import LOST
+from modelyard.parts.loops.rollouts import LOST
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.parts]
 
 ROUNDS, SAMPLES = 2, 2
 TASKS = [{"question": f"question {number}"} for number in range(2)]

@@ -9,7 +9,7 @@ from nursery import Nursery
 from modelyard import Platform, open_platform
 from modelyard.domain.training import GRADIENT_STEP, TRAINING_ROUND
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.parts]
 
 ROUNDS = 2
 TASKS = [{"prompt": f"question {number}", "expected": "the answer"} for number in range(3)]

@@ -5,6 +5,7 @@ in one. The processes are forked, before anything is opened, from this one, whic
 with it: so one costs milliseconds. When standard input ends, all of them are killed.
 """
 
+import gc
 import json
 import os
 import pkgutil
@@ -36,6 +37,13 @@ from modelyard.stores.sqlite import SqliteStore
 from modelyard.stores.sqlite.rows import plans_of
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))  # with the agents of loops
+
+WHOLE = ("platform", "formats", "engines.tabular", "http", "parts.episodes", "parts.webhooks")
+OF_PARTS = (
+    *("annotations.changes", "batches.changes", "responses.changes", "tinker.changes", "traces.changes"),
+    *("variants.changes", "torch.changes", "torch.engine", "server.wsgi", "metrics.slowest", "fine_tuning.result_file"),
+)
+"""What a worker imports by the time that its first job has ended."""
 
 SIGNALS = {signal.SIGTERM, signal.SIGUSR1}
 
@@ -162,12 +170,14 @@ def bury(alive: set[int]) -> None:
 
 def prepare(*modules: str) -> None:
     """Load what a worker would load when it first uses it, and plan its statements: once, and not in each process."""
-    for name in ("platform", "formats", "engines.tabular"):
+    for name in WHOLE:
         package = import_module(f"modelyard.{name}")
         modules += tuple(found.name for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."))
-    for module in modules:
+    for module in (*modules, *(f"modelyard.parts.{name}" for name in OF_PARTS)):
         import_module(module)
     plans_of(RECORDS)
+    gc.collect()
+    gc.freeze()
 
 
 def main(*modules: str) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from modelyard import Platform
+from warm_python import WarmPython
 
 pytestmark = pytest.mark.docs
 
@@ -43,6 +44,25 @@ READY = ("Uvicorn running on", "waits for jobs")
 """What they say once they serve or work."""
 
 
+INSTALLED = Path(sys.executable).parent
+PARTS = ROOT / "src" / "modelyard" / "parts"
+WARM = (
+    *("pytest", "_pytest.pytester", "_pytest.unittest", "_pytest.pastebin", "pdb", "hypothesis.strategies", "openai"),
+    *("modelyard.__main__", "modelyard.cli.jobs", "modelyard.cli.keys", "modelyard.compose", "modelyard.asgi"),
+    *("modelyard.platform.platform", "modelyard.stores.sqlite", "modelyard.parts.torch.engine", "uvicorn"),
+    *(f"modelyard.parts.{one.parent.name}.{one.stem}" for one in sorted(PARTS.glob("*/records.py"))),
+    *(f"modelyard.parts.{one.parent.name}.{one.stem}" for one in sorted(PARTS.glob("*/changes.py"))),
+)
+"""What the commands of the docs import."""
+
+
+@pytest.fixture(scope="module")
+def commands() -> Iterator[Path]:
+    """A folder of commands for the path, which cost a tenth of those that are started anew."""
+    with WarmPython(*WARM) as python:
+        yield python.commands
+
+
 def blocks(page: Path) -> list[tuple[str, str | None, str, int]]:
     text = page.read_text(encoding="utf-8")
     return [(found[1], found[2], found[3], text[: found.start(3)].count("\n")) for found in BLOCK.finditer(text)]
@@ -65,7 +85,7 @@ def test_no_two_pages_serve_on_one_port() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_code_of_a_page_runs(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, commands: Path
 ) -> None:
     if page.name == ON_POSTGRES:
         server = request.getfixturevalue("postgres")
@@ -77,14 +97,14 @@ def test_the_code_of_a_page_runs(
         pytest.skip("it trains a pretrained model for minutes")
     if page.name in CLIENTS:
         pytest.importorskip(CLIENTS[page.name], reason="the lane of its own runs this page")
-    run_page(page, tmp_path, monkeypatch)
+    run_page(page, tmp_path, monkeypatch, commands)
 
 
-def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run every block of a page in order. The lanes do it too, for pages of their own."""
+def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands: Path = INSTALLED) -> None:
+    """Run every block of a page in order, with these commands. The lanes do it too, for pages of their own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)  # as of a program in that folder
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", os.pathsep.join([str(commands), str(INSTALLED), os.environ["PATH"]]))
     monkeypatch.setenv("PYTEST_PLUGINS", "pytest_modelyard")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     namespace: dict[str, object] = {"__name__": "docs"}

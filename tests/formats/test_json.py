@@ -139,6 +139,12 @@ def test_a_refused_number_is_refused_at_its_place(raw: bytes, place: tuple[str |
     assert refused.value.problems[0].loc == ("body", *place)
 
 
+def test_half_of_a_character_is_named_as_such() -> None:
+    for value, place in (({"a": ["\ud83d"]}, r"rows\.1\.a\.0"), ({"\udc00": 1}, r"rows\.1"), ("\ud83d", r"rows\.1")):
+        with pytest.raises(InvalidInput, match=rf"^{place}: cannot be kept as JSON: has half of a surrogate pair"):
+            checked_dumps(value, at=("rows", 1))
+
+
 def test_a_value_that_is_not_finite_is_refused_at_its_place() -> None:
     with pytest.raises(InvalidInput, match=r"data\.0\.trajectories\.1\.reward: must be a finite number"):
         checked_dumps({"trajectories": [{"reward": 1.0}, {"reward": math.nan}]}, at=("data", 0))

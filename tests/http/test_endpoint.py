@@ -319,6 +319,33 @@ def test_a_path_without_a_route_is_reported_in_both_formats_with_what_there_is(p
     assert "/openapi.json" in answer.json["detail"]
 
 
+WRONG_BASES = {
+    "/chat/completions": "/v1/chat/completions",
+    "/models": "/v1/models",
+    "/embeddings": "/v1/embeddings",
+    "/v1/v1/chat/completions": "/v1/chat/completions",
+    "/v1/v1/messages": "/v1/messages",
+    "/v1/inference/v1/chat/completions": "/inference/v1/chat/completions",
+    "/v1/chat/completions/chat/completions": "/v1/chat/completions",
+}
+
+
+@pytest.mark.parametrize("path", WRONG_BASES)
+def test_a_wrong_base_url_is_told_the_path_that_was_meant(path: str, client_for: Any) -> None:
+    with open_platform() as platform:
+        answer = client_for(platform).send("POST", path, {}, check=False)
+    assert answer.status == 404
+    assert answer.json["error"]["message"] == f"the path {path} has no route; did you mean {WRONG_BASES[path]}?"
+    assert answer.json["error"]["code"] == "unknown_route"
+
+
+@pytest.mark.parametrize("path", ["/v1/files/a/b", "/v2/chat/completions", "/nothing", "/chat/other"])
+def test_what_no_base_url_explains_is_told_no_other_path(path: str, client_for: Any) -> None:
+    with open_platform() as platform:
+        answer = client_for(platform).send("POST", path, {}, check=False)
+    assert "did you mean" not in str(answer.json)
+
+
 @pytest.mark.parametrize("path", ["/uploads/files/%FF", "/uploads/nothing", "/graphql/x"])
 def test_an_address_that_cannot_be_read_is_reported_as_uploads_report_errors(path: str, client_for: Any) -> None:
     with open_platform() as platform:

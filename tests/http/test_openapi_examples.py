@@ -134,7 +134,7 @@ DATA: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", JOBS)
+@pytest.mark.parametrize("options", [name for name in JOBS if name in SHOWN["components"]["schemas"]])
 def test_the_bounds_of_training_options_are_those_that_are_enforced(client: Client, model: str, options: str) -> None:
     """Each value is refused just where the document refuses it."""
     described = SHOWN["components"]["schemas"][options]

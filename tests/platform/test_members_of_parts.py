@@ -70,3 +70,25 @@ def test_completion_offers_what_people_use_and_every_public_name() -> None:
         names = {name for name in dir(package) if not name.startswith("_")}
         public = {name for name in package.__all__ if not name.startswith("_")}  # type: ignore[attr-defined]
         assert names == public
+
+
+@pytest.mark.parametrize(
+    ("of", "typed", "meant"),
+    [
+        ("", "evaluation", "evaluations"),
+        ("", "catalog", "catalogue"),
+        ("training", "sfft", "sft"),
+        ("evaluations", "to_panda", "to_pandas"),
+    ],
+)
+def test_a_misspelt_member_is_told_the_nearest(of: str, typed: str, meant: str) -> None:
+    with open_platform() as platform, pytest.raises(AttributeError, match=f"did you mean .*'{meant}'"):
+        getattr(getattr(platform, of) if of else platform, typed)
+
+
+def test_a_private_name_is_no_misspelling() -> None:
+    with open_platform() as platform:
+        for of in (platform, platform.training):
+            with pytest.raises(AttributeError) as refused:
+                _ = of._sft  # type: ignore[attr-defined]
+            assert "did you mean" not in str(refused.value)

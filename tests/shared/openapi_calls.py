@@ -290,9 +290,6 @@ def _training(yard: Recorder, platform: Platform) -> None:
     job = yard.send("POST", f"{V1}/training-jobs", rl)["id"]
     platform.worker().run_until_idle()
     yard.send("POST", f"{V1}/dpo-training-jobs", {**named, "training_data_url": pairs, "config": {"beta": 0.1}})
-    tasks = [{"prompt": "Where is my order?", "expected": "On Friday."}]
-    loop = {**named, "tasks": tasks, "reward": {"type": "token_f1"}, "held_out": tasks, "config": {"rounds": 2}}
-    yard.send("POST", f"{V1}/training-loops", loop)
     yard.send("GET", f"{V1}/training-jobs", project="support", limit=1)
     yard.send("GET", f"{V1}/training-jobs/{job}")
     yard.send("GET", f"{V1}/training-jobs/{job}/events", limit=2)

@@ -57,7 +57,9 @@ SCENARIOS: dict[str, Callable[[Platform], object]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.parts) if name == "a loop" else name for name in SCENARIOS]
+)
 def test_no_record_loses_its_files_whichever_commit_has_an_unknown_outcome(name: str) -> None:
     assert unsure_anywhere(SCENARIOS[name]) > 0
 

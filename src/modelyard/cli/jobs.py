@@ -52,16 +52,15 @@ ERROR_WIDTH = 60
 @store_option
 @entity_option
 @click.option("--status", type=click.Choice([status.value for status in JobStatus]), help="Only those that stand so.")
+@click.option("--kind", help="Only those of this kind, such as sft or evaluate.")
 @click.option("--last", default=50, show_default=True, type=click.IntRange(1), help="How many of the newest.")
 @click.option("--tag", help="Only those with this tag; an evaluation's job has those of its run.")
 @json_option
-def list_jobs(
-    store: StoreName, entity: str | None, status: str | None, last: int, tag: str | None, as_json: bool
-) -> None:
+def list_jobs(store: StoreName, status: str | None, last: int, tag: str | None, as_json: bool, **of: Any) -> None:
     """List jobs, the newest first."""
     with opened(store) as platform:
         wanted = None if status is None else JobStatus(status)
-        listing = platform.jobs.list(entity=entity, status=wanted, order="desc")
+        listing = platform.jobs.list(**of, status=wanted, order="desc")
         tagged = None if tag is None else _tagged(platform, tag)
         wanted_jobs = (job for job in listing if tagged is None or not tagged.isdisjoint((job.id, job.subject)))
         found = list(islice(wanted_jobs, last))

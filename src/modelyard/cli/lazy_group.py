@@ -58,7 +58,7 @@ class LazyGroup(Group):
         help: str,
         parts: Sequence[Part],
     ) -> None:
-        super().__init__(name, help=help)
+        super().__init__(name, help=help, context_settings={"help_option_names": ["-h", "--help"]})
         self.sections: Mapping[str, Mapping[str, tuple[str, str]]] = sections
         self.children: Mapping[str, Mapping[str, str]] = children
         self._parts = parts
@@ -96,6 +96,16 @@ class LazyGroup(Group):
             assert isinstance(command, click.Group)
             command.add_command(_loaded(home), child)
         return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            groups = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+            known = ((name, one.commands) for name, one in groups.items() if isinstance(one, click.Group))
+            meant = [f"'{name} {args[0]}'" for name, commands in known if args[0] in commands]
+            hint = f"; did you mean {' or '.join(meant[:4])}?" if meant else modelyard.errors.nearest(args[0], groups)
+            raise click.UsageError(error.message.rstrip(".") + (hint or "."), ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in self.sections.items():

@@ -18,7 +18,6 @@ class JobKind:
     SFT: Final = "sft"
     RL: Final = "rl"
     DPO: Final = "dpo"
-    LOOP: Final = "loop"
     EVALUATE: Final = "evaluate"
     RESCORE: Final = "rescore"
 
@@ -329,6 +328,7 @@ RECORDS = (
             "by_kind": Index(("place", "entity", "kind"), ("base_model", "accelerators", "memory", "rank")),
             "by_lane": Index(("lane", "place")),
             "of_lane": Index(("lane",)),
+            "of_kind": Index(("kind",)),
             "by_entity": Index(("entity",)),
             "by_project": Index(("entity", "project")),
             "by_status": Index(("entity", "status")),

@@ -9,9 +9,9 @@ import attrs
 from modelyard.errors import InvalidInput, Problem, nearest
 
 if TYPE_CHECKING:
-    from modelyard.parts.resources import DPOKeywords, LoopKeywords, RLKeywords, SFTKeywords
+    from modelyard.parts.resources import DPOKeywords, RLKeywords, SFTKeywords
 else:
-    DPOKeywords = LoopKeywords = RLKeywords = SFTKeywords = TypedDict("Keywords", {})
+    DPOKeywords = RLKeywords = SFTKeywords = TypedDict("Keywords", {})
 
 ImportanceSamplingLevel = Literal["token", "sequence", "average", "geometric_average"]
 AssistantTurns = Literal["all", "last"]
@@ -25,7 +25,7 @@ def _is_rate(value: float) -> bool:
     return math.isfinite(value) and value > 0
 
 
-def _is_amount(value: float) -> bool:
+def is_amount(value: float) -> bool:
     return math.isfinite(value) and value >= 0
 
 
@@ -113,14 +113,14 @@ class RLConfig(TrainingConfig):
         amount, above_zero = "must be a finite number, 0 or more", "must be a finite number above 0"
         rules = [
             ("learning_rate", _is_rate(self.learning_rate), above_zero),
-            ("epsilon", _is_amount(self.epsilon), amount),
-            ("epsilon_high", _is_amount(self.epsilon_high), amount),
+            ("epsilon", is_amount(self.epsilon), amount),
+            ("epsilon_high", is_amount(self.epsilon_high), amount),
             ("importance_sampling_level", self.importance_sampling_level in levels, f"must be one of {levels}"),
-            ("max_negative_advantage_importance_sampling_weight", cap is None or _is_amount(cap), amount),
-            ("kimi_k2_tau", self.kimi_k2_tau is None or _is_amount(self.kimi_k2_tau), amount),
+            ("max_negative_advantage_importance_sampling_weight", cap is None or is_amount(cap), amount),
+            ("kimi_k2_tau", self.kimi_k2_tau is None or is_amount(self.kimi_k2_tau), amount),
             ("advantage_balance", -1 <= self.advantage_balance <= 1, "must lie between -1 and 1"),
-            ("truncated_importance_sampling", truncation is None or _is_amount(truncation), amount),
-            ("kl_penalty_coef", _is_amount(self.kl_penalty_coef), amount),
+            ("truncated_importance_sampling", truncation is None or is_amount(truncation), amount),
+            ("kl_penalty_coef", is_amount(self.kl_penalty_coef), amount),
             ("kl_penalty_reference_step", reference is None or reference >= 0, "must be a step, 0 or more"),
             ("packed_sequence_length", self.packed_sequence_length >= 1, "must be 1 or more"),
         ]
@@ -161,11 +161,11 @@ class BatchedConfig(TrainingConfig):
     def _rate_problems(self) -> list[Problem]:
         message = "must be a finite number, 0 or more"
         if not isinstance(self.learning_rate, tuple):
-            return [] if _is_amount(self.learning_rate) else [Problem(("learning_rate",), message)]
+            return [] if is_amount(self.learning_rate) else [Problem(("learning_rate",), message)]
         if not self.learning_rate:
             return [Problem(("learning_rate",), "must name at least one rate")]
         rates = enumerate(self.learning_rate)
-        return [Problem(("learning_rate", place), message) for place, rate in rates if not _is_amount(rate)]
+        return [Problem(("learning_rate", place), message) for place, rate in rates if not is_amount(rate)]
 
     def check_rows(self, rows: int) -> None:
         self.learning_rates(rows * self.epochs)
@@ -212,63 +212,6 @@ class SFTConfig(BatchedConfig):
         return [*super()._problems(), *([] if fits else [Problem(("assistant_turns",), "must be 'all' or 'last'")])]
 
 
-class StopWhen(TypedDict, total=False):
-    """When a loop stops before its last round: its held-out score reaches `score`, or `patience` validations in a row
-    have not improved on the best."""
-
-    score: float
-    patience: int
-
-
-@attrs.frozen(kw_only=True)
-class LoopConfig(TrainingConfig):
-    """How a loop trains: each round samples answers, judges them, trains on the rewards, and may validate. A round
-    takes `tasks_per_round` tasks (None for at most 32), the next ones of an order that is drawn again when all were
-    taken, and samples `samples` answers to each. `max_tokens` bounds an answer, `concurrency` the tasks that are
-    sampled at a time. The held-out tasks are answered before the first round, after every `evaluate_every` rounds and
-    after the last, at temperature 0. `training` is the configuration of each round's RL job. Raises `InvalidInput`
-    naming every field that is out of bounds."""
-
-    rounds: int = 8
-    samples: int = 4
-    tasks_per_round: int | None = None
-    temperature: float = 1.0
-    max_tokens: int = 256
-    concurrency: int = 8
-    evaluate_every: int = 1
-    stop_when: Mapping[str, Any] = attrs.field(factory=dict)
-    evaluation: str = "held_out"
-    training: Mapping[str, Any] = attrs.field(factory=dict)
-
-    def _problems(self) -> list[Problem]:
-        whole = {
-            "rounds": (self.rounds, 1, 10_000),
-            "samples": (self.samples, 2, 128),
-            "tasks_per_round": (1 if self.tasks_per_round is None else self.tasks_per_round, 1, 10_000),
-            "max_tokens": (self.max_tokens, 1, 10_000_000),
-            "concurrency": (self.concurrency, 1, 1000),
-            "evaluate_every": (self.evaluate_every, 1, 10_000),
-        }
-        problems = [
-            Problem((name,), f"must be a whole number from {least} to {most}")
-            for name, (value, least, most) in whole.items()
-            if type(value) is not int or not least <= value <= most
-        ]
-        if not (_is_amount(self.temperature) and self.temperature <= 2):
-            problems.append(Problem(("temperature",), "must lie between 0 and 2"))
-        return [*problems, *self._stop_problems()]
-
-    def _stop_problems(self) -> list[Problem]:
-        score, patience = self.stop_when.get("score", 0.0), self.stop_when.get("patience", 1)
-        unknown = self.stop_when.keys() - StopWhen.__annotations__.keys()
-        rules: list[tuple[str, bool, str]] = [
-            *((name, False, "is not a rule; give score or patience") for name in sorted(unknown)),
-            ("score", isinstance(score, int | float) and math.isfinite(score), "must be a finite number"),
-            ("patience", type(patience) is int and patience >= 1, "must be a whole number, 1 or more"),
-        ]
-        return [Problem(("stop_when", name), message) for name, fits, message in rules if not fits]
-
-
 class RLOptions(RLKeywords, total=False):
     learning_rate: float | None
     ppo: bool | None
@@ -303,15 +246,3 @@ class DPOOptions(DPOKeywords, total=False):
     epochs: int | None
     beta: float | None
     label_smoothing: float | None
-
-
-class LoopOptions(RLOptions, LoopKeywords, total=False):
-    rounds: int | None
-    samples: int | None
-    tasks_per_round: int | None
-    temperature: float | None
-    max_tokens: int | None
-    concurrency: int | None
-    evaluate_every: int | None
-    stop_when: StopWhen | None
-    evaluation: str | None

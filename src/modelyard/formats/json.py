@@ -316,7 +316,7 @@ def written(value: object, at: tuple[str | int, ...]) -> tuple[bytes, Any]:
         place = None
         with suppress(RecursionError):  # of a value that is in itself
             place = _place(value, _is_unfit)
-        finite = place is not None and isinstance(error, ValueError)
+        finite = place is not None and isinstance(error, ValueError) and not isinstance(error, _Refused)
         error = ValueError("too deep, or contains itself") if isinstance(error, RecursionError) else error
         says = "must be a finite number" if finite else f"cannot be kept as JSON: {error}"
         raise InvalidInput.at(*at, *(place or ()), msg=says, type="json_invalid") from None

@@ -29,8 +29,6 @@ NOT_SERVED = {"assistants", "audio", "containers", "conversations", "evals", "im
 NOT_SERVED |= {"threads", "vector_stores", "videos"}
 """Interfaces of vendors, by the first segment after `v1`, that nothing here serves."""
 
-_CHAT = "POST /inference/v1/chat/completions"
-
 
 def mounted_path(raw: str | None, path: str, root: str) -> str:
     """Return the percent-encoded path below the mount point `root`.
@@ -157,7 +155,8 @@ class HttpRouter:
         if found is None and segments[0] == AZURE:
             return self._of_azure(segments[1:])
         if found is None:
-            return RouteMatch({}, {}, *self._guard(segments), self._why_missing(segments))
+            (auth, form), meant = self._guard(segments), self._meant(segments)
+            return RouteMatch({}, {}, auth, ERROR if meant else form, self._why_missing(segments, meant))
         routes, params = found
         anyone = next(iter(routes.values()))
         return RouteMatch(routes, params, anyone.auth, anyone.error_format)
@@ -181,19 +180,27 @@ class HttpRouter:
                 return (Auth.API_KEY if guard[0] is Auth.BEARER else guard[0]), guard[1]
         return Auth.PUBLIC, REASON
 
-    def _why_missing(self, segments: Sequence[str | None]) -> str:
+    def _meant(self, segments: Sequence[str | None]) -> str:
+        """Return the path that a client means whose base URL lacks the /v1, has a second one, or is a whole address."""
+        twice = segments[:-2] if segments[-2:] == segments[-4:-2] else ()
+        for path in (["v1", *segments], segments[1:] if segments[0] else (), twice):
+            if path[:1] in (["v1"], ["inference"]) and _walk(self._root, path):
+                return f"; did you mean /{'/'.join(map(str, path))}?"
+        return ""
+
+    def _why_missing(self, segments: Sequence[str | None], meant: str) -> str:
         for interface in self._interfaces:
             if why := interface.missing(segments):
                 return why
-        return _unknown(segments, segments[segments[:1] == ["inference"] :][1:])
+        return _unknown(segments, segments[segments[:1] == ["inference"] :][1:], meant)
 
 
-def _unknown(segments: Sequence[str | None], rest: Sequence[str | None]) -> str:
+def _unknown(segments: Sequence[str | None], rest: Sequence[str | None], meant: str = "") -> str:
     """Say that no route has this path, and of which interface of a vendor it is, by the segments after `v1`."""
     shown = quote("/".join("?" if segment is None else segment for segment in segments), safe="/:?")[:MAX_SHOWN]
     name = rest[0] if rest else None
     vendor = f" is of the interface {name!r}, which is not served" if name in NOT_SERVED else " has no route"
-    return f"the path /{shown}{vendor}; /openapi.json lists the routes"
+    return f"the path /{shown}{vendor}{meant or '; /openapi.json lists the routes'}"
 
 
 def _deployed(route: Route, deployment: str | None) -> Route:

@@ -8,10 +8,10 @@ from modelyard.parts.comparisons.service import CompareAll
 from modelyard.parts.completions.service import Completions
 from modelyard.parts.datasets.service import Datasets
 from modelyard.parts.embeddings.service import Embeddings
-from modelyard.parts.episodes.agents import LoopKeywords as LoopKeywords
 from modelyard.parts.episodes.service import Episodes
 from modelyard.parts.fine_tuning.service import FineTuning
 from modelyard.parts.interchange.service import InspectLogs
+from modelyard.parts.loops.service import StartLoop
 from modelyard.parts.metrics.service import Metrics
 from modelyard.parts.operating.retry import Retry
 from modelyard.parts.responses.service import Responses
@@ -104,6 +104,8 @@ class CompatResources:
 class TrainingMembers:
     """What they add to `platform.training`."""
 
+    loop: StartLoop
+    """Train a model by RL in rounds, each of which samples, judges, trains and validates."""
     sweep: StartSweep
     """Train a model with every combination of options, as one object."""
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from modelyard.lazy import deferred
 from modelyard.part import Part
 
-_HOOKS = ("engine", "on_event", "upkeep", "captures", "submits", "loops", "names")
+_HOOKS = ("engine", "on_event", "upkeep", "captures", "submits", "names")
 
 
 def _standard(name: str, *has: str) -> Part:
@@ -37,7 +37,8 @@ STANDARD: Sequence[Part] = (
     _standard("traffic"),
     _standard("tinker"),
     _standard("annotations"),
-    _standard("episodes", "captures", "submits", "loops"),
+    _standard("episodes", "captures", "submits"),
+    _standard("loops"),
     _standard("variants", "names"),
     _standard("uploads"),
     _standard("shares"),

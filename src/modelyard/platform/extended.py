@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from modelyard.domain.identity import Principal
+from modelyard.errors import nearest
 from modelyard.part import Part
 from modelyard.platform.runtime import Runtime
 
@@ -37,7 +38,8 @@ class Extended:
         def __getattr__(self, name: str) -> Any:
             made = None if name.startswith("_") else member_of_part(self._runtime.parts, self.AREA + name)
             if made is None:
-                raise AttributeError(f"there is no {self.AREA}{name}, and no part brings one")
+                hint = "" if name.startswith("_") else nearest(name, dir(self))
+                raise AttributeError(f"there is no {self.AREA}{name}, and no part brings one{hint}")
             return made(self._runtime, self._principal)
 
     def __dir__(self) -> list[str]:

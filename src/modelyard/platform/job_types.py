@@ -2,28 +2,32 @@
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
 import attrs
 
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.domain.job import Job, JobKind, JobProgress
+from modelyard.domain.job import Job, JobKind
 from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
 from modelyard.domain.usage import Budget
 from modelyard.lazy import calls
 from modelyard.part import Part
 from modelyard.platform.evaluations import job as evaluation_job
 from modelyard.platform.evaluations import shards
-from modelyard.platform.jobs.claims import ClaimedJob, latest_job
-from modelyard.platform.jobs.job_type import JobType, JobTypes, Reads, answers, longest_row, nothing
-from modelyard.platform.jobs.queue import request_cancel
-from modelyard.platform.paging import get_or_none
+from modelyard.platform.jobs.claims import ClaimedJob
+from modelyard.platform.jobs.job_type import (
+    JobType,
+    JobTypes,
+    Reads,
+    answers,
+    longest_row,
+    nothing,
+    training_job,
+    training_steps,
+)
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training import rounds
 from modelyard.platform.training.billing import book_rest, is_over_budget
 from modelyard.platform.training.methods import METHODS
 from modelyard.platform.training.run import train
-from modelyard.platform.training.submission import CHILD, RUN
 from modelyard.platform.usage.booking import warn_of
 from modelyard.protocols import Tx
 
@@ -62,10 +66,7 @@ class KindsOfJobs(JobTypes):
 
 def job_types_of(parts: Iterable[Part], tell: Callable[..., None] | None = None) -> JobTypes:
     """Return the kinds of jobs of the core and of these parts. `Runtime.tell` is told of each that ends."""
-    known = {**_CORE, **{kind: load for part in parts for kind, load in part.job_types.items()}}
-    types = KindsOfJobs(known, tell)
-    known[JobKind.LOOP] = partial(_loop, types)
-    return types
+    return KindsOfJobs({**_CORE, **{kind: load for part in parts for kind, load in part.job_types.items()}}, tell)
 
 
 def _told(job_type: JobType, tell: Callable[..., None]) -> JobType:
@@ -75,16 +76,6 @@ def _told(job_type: JobType, tell: Callable[..., None]) -> JobType:
         tell(tx, job, *(job_type.on_end(tx, job) or ()))
 
     return attrs.evolve(job_type, on_end=on_end)
-
-
-def _end_loop(types: JobTypes, tx: Tx, job: Job) -> None:
-    """Cancel the job that a loop waits for, if it has been ended while it waited."""
-    child = get_or_none(tx, Job, job.result[CHILD]) if CHILD in job.result else None
-    run = latest_job(tx, job.result[RUN]) if RUN in job.result else None
-    for waited in (child, run):
-        if waited is not None and not waited.ended:
-            by = tx.get(JobProgress, job.id).cancelled_by or "the end of its loop"
-            request_cancel(tx, types, waited.id, job.id, by, job.ended_at or job.created_at)
 
 
 def _trains(kind: str, runtime: Runtime, base_model: str) -> bool:
@@ -109,14 +100,6 @@ def _evaluation(kind: str, reads: Reads = nothing) -> JobType:
     )
 
 
-def _training_job(platform: Any, id: str) -> object:
-    return platform.training.get(id)
-
-
-def _training_steps(platform: Any, id: str) -> Iterable[Any]:
-    return platform.training.job(id).events()  # type: ignore[no-any-return]
-
-
 def _training(kind: str) -> JobType:
     due: dict[str, list[Budget]] = {}
 
@@ -134,23 +117,9 @@ def _training(kind: str) -> JobType:
         resumable=is_over_budget,
         can_run=partial(_trains, kind),
         awaits_backend=True,
-        shown=_training_job,
-        steps=_training_steps,
-    )
-
-
-def _loop(types: JobTypes) -> JobType:
-    return JobType(
-        JobKind.LOOP,
-        calls(rounds, "run_loop"),
-        TRAINING_ENDED,
-        TRAINING_FAILED,
-        partial(_end_loop, types),
-        resumable=is_over_budget,
-        can_run=answers,
-        longest_pause=longest_row,
-        shown=_training_job,
-        steps=_training_steps,
+        shown=training_job,
+        steps=training_steps,
+        trains=True,
     )
 
 

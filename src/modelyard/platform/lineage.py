@@ -137,9 +137,9 @@ def _trained(snapshot: Snapshot, checkpoint: Checkpoint) -> TrainedStep:
 
 def completion_lineage(snapshot: Snapshot, principal: Principal, id: str) -> CompletionLineage:
     kept, booked = get_or_none(snapshot, StoredCompletion, id), get_or_none(snapshot, LedgerEntry, id)
-    if kept is None or booked is None or not _may_read(principal, kept):
+    if kept is None or booked is None or not may_read(principal, kept):
         raise NotFound("stored completion", id)
-    return lineage_of_answer(snapshot, principal, booked, kept)
+    return lineage_of(snapshot, principal, booked, kept)
 
 
 class KeptAnswer(Protocol):
@@ -148,26 +148,16 @@ class KeptAnswer(Protocol):
     @property
     def checkpoint_id(self) -> str | None:
         """The id of the checkpoint, if one answered."""
-        ...
 
     @property
     def price(self) -> Mapping[str, str]:
         """The prices at the time, as `Pricing.texts`."""
-        ...
 
 
-def answered_lineage(snapshot: Snapshot, principal: Principal, id: str) -> CompletionLineage | None:
-    """Return the lineage of a completion, stored or not; None if the principal may not see it or it is not in the
-    ledger."""
-    kept, booked = get_or_none(snapshot, StoredCompletion, id), get_or_none(snapshot, LedgerEntry, id)
-    if booked is None or not _may_read(principal, booked):
-        return None
-    return lineage_of_answer(snapshot, principal, booked, kept)
-
-
-def lineage_of_answer(
+def lineage_of(
     snapshot: Snapshot, principal: Principal, booked: LedgerEntry, kept: KeptAnswer | None
 ) -> CompletionLineage:
+    """Return the source of an answer, stored or not, from its row of the ledger, which the principal may read."""
     of = (
         booked.id,
         booked.model,
@@ -194,6 +184,6 @@ def _answering(
     return checkpoint_lineage(snapshot, principal, model, checkpoint)
 
 
-def _may_read(principal: Principal, kept: StoredCompletion | LedgerEntry) -> bool:
+def may_read(principal: Principal, kept: StoredCompletion | LedgerEntry) -> bool:
     projects = principal.scope.projects
     return principal.scope.covers(kept.entity) and (projects is None or kept.project in projects)

@@ -32,6 +32,9 @@ class ShownPage(Page[T]):
     def _repr_html_(self) -> str:
         return report.records_table(self.items, self.has_more)
 
+    def to_pandas(self) -> Any:
+        return report.data_frame(self.items)
+
 
 class Listing(Generic[T]):
     """The result of a `list` method. Iterating over it reads batch after batch, to the end; nothing is read before.
@@ -91,6 +94,11 @@ class Listing(Generic[T]):
 
     def _repr_html_(self) -> str:
         return self.page(DEFAULT_LIMIT)._repr_html_()
+
+    def to_pandas(self) -> Any:
+        """Read it to the end, and return a data frame with a line for each item under its id, of checkpoints under
+        their steps; metrics and options are columns. Raises `MissingExtra` if pandas is not installed."""
+        return report.data_frame(self)
 
 
 def in_batches(

@@ -62,12 +62,10 @@ class NamedChange(Protocol):
     @property
     def name(self) -> str:
         """Its name, which a store keeps."""
-        ...
 
     @property
     def classes(self) -> frozenset[type]:
         """The classes that it names. One that names none is run in every store."""
-        ...
 
 
 C = TypeVar("C", bound=NamedChange)

@@ -93,6 +93,7 @@ CORE: tuple[SchemaChange, ...] = (
         ],
     ),
     SchemaChange("0041_deleted_entities", [AddTable(DeletedEntity)]),
+    SchemaChange("0042_jobs_of_kinds", [AddIndex(Job, "by_of_kind", ["kind", "seq"])]),
 )
 """Every change of the core since the stores share them, oldest first."""
 

@@ -568,7 +568,6 @@ def test_null_counts_as_absent_and_what_servers_add_to_answers_is_dropped(worked
         (SFT_JOBS, {"epochs": 9}, ["epochs"], ""),
         (SFT_JOBS, {"training_data_ulr": "x"}, ["training_data_ulr"], "'training_data_url'"),
         (DPO_JOBS, {"beta": 0.5}, ["beta"], ""),
-        ("/v1/preview/training-loops", {"heldout": []}, ["heldout"], "'held_out'"),
         (MODELS, {"retrun_existing": True}, ["retrun_existing"], "'return_existing'"),
         (f"{MODELS}/{{}}/log", {"splt": "val"}, ["splt"], "'split'"),
     ],
@@ -581,11 +580,6 @@ def test_an_unknown_member_is_refused_at_its_place_with_the_nearest_name(
         JOBS: {"model_id": model, "trajectory_groups": [GROUP]},
         SFT_JOBS: {"model_id": model, "training_data_url": "modelyard:///a/b/c"},
         DPO_JOBS: {"model_id": model, "training_data_url": "modelyard:///a/b/c"},
-        "/v1/preview/training-loops": {
-            "model_id": model,
-            "tasks": [{"prompt": "x"}],
-            "reward": {"type": "exact_match"},
-        },
         MODELS: {"project": "p", "name": "n", "base_model": "tabular-mini"},
     }
     body = bodies.get(path, {"trajectory_groups": [GROUP]}) | members
@@ -879,45 +873,3 @@ def test_a_job_is_not_resumed_where_no_worker_would_take_it(client: Trainee) -> 
     job = client.ok("POST", SFT_JOBS, body)["id"]
     assert client.send("POST", f"{JOBS}/{job}/resume").status == 409
     assert client.send("POST", f"{JOBS}/{NO_ID}/resume").status == 404
-
-
-# ---- loops
-
-LOOPS = "/v1/preview/training-loops"
-LOOP: dict[str, Any] = {
-    "tasks": [{"prompt": "hi", "expected": "hello"}, {"prompt": "bye", "expected": "see you"}],
-    "held_out": [{"prompt": "hello", "expected": "hi"}],
-    "reward": {"type": "token_f1"},
-    "config": {"rounds": 1, "samples": 2, "max_tokens": 4},
-}
-
-
-def test_a_loop_is_requested_with_a_declarative_reward(worked: Trainee) -> None:
-    job = worked.ok("POST", LOOPS, {"model_id": worked.model()["id"], **LOOP})
-    assert (job["kind"], job["status"], job["loop_id"]) == ("loop", "queued", None)
-    worked.run_jobs()
-    assert worked.ok("GET", f"{JOBS}/{job['id']}")["step"] in (0, 1)
-    events = worked.ok("GET", f"{JOBS}/{job['id']}/events")["data"]
-    assert [event["type"] for event in events] == ["training_started", "training_round", "training_ended"]
-    (trained,) = [one for one in worked.ok("GET", JOBS)["data"] if one["kind"] == "rl"]
-    assert trained["loop_id"] == job["id"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "place"),
-    [
-        ({"reward": "os:system"}, ["body", "reward"]),
-        ({"reward": {"type": "token_f2"}}, ["body", "reward", "type"]),
-        ({"reward": {"rule": None, "imported": "os:system"}}, ["body", "reward"]),
-        ({"tasks": "/etc/passwd"}, ["body", "tasks"]),
-        ({"tasks": [{"question": "x"}]}, ["body", "tasks", "0", "messages"]),
-        ({"config": {"roundz": 3}}, ["body", "config", "roundz"]),
-        ({"config": {"samples": 1}}, ["body", "config", "samples"]),
-    ],
-)
-def test_what_a_loop_cannot_do_is_refused_at_its_place(
-    worked: Trainee, changes: dict[str, Any], place: list[str | int]
-) -> None:
-    answer = worked.send("POST", LOOPS, {"model_id": worked.model()["id"], **LOOP, **changes})
-    assert answer.status == 422
-    assert [one["loc"][: len(place)] for one in answer.json["detail"]] == [place]

@@ -1,16 +1,18 @@
 """What pages tell: where to begin, one table of usage, jobs of a kind, a row's trials, a whole conversation."""
 
 import re
-from html import escape
+from html import escape, unescape
 from typing import Any
 
 import pytest
 
-from modelyard import Rollout, ScriptedBackend, Trajectory, gather, open_platform
+from modelyard import Pricing, Rollout, ScriptedBackend, Trajectory, gather, open_platform
+from modelyard.backends import EchoBackend
 from modelyard.domain.identity import Principal, host
 from modelyard.domain.job import JobSummary
 from modelyard.http.message import Request
 from modelyard.parts.dashboard.app import Dashboard
+from modelyard.parts.dashboard.pages import jobs
 from modelyard.platform.listing import Listing
 from modelyard.platform.platform import Platform
 from modelyard.platform.usage.service import Ledger
@@ -129,16 +131,35 @@ def test_usage_is_not_summed_to_find_out_whether_there_is_any(monkeypatch: pytes
 def test_the_kinds_of_jobs_are_listed_without_reading_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     with open_platform() as platform:
         platform.evaluations.run("quiz", "echo", [{"prompt": "a", "expected": "a"}], "exact_match", project="p")
-        among = "Among the newest 1,000 jobs."
-        assert among in page(platform, "jobs", "kind=evaluate")
-        assert among in page(platform, "jobs", "q=quiz")
+        assert "found among the newest 1,000." in page(platform, "jobs", "q=evaluate")
+        assert "found among the newest 1,000 of evaluate." in page(platform, "jobs", "q=evaluate&kind=evaluate")
         read: list[Any] = []
         iterate = Listing.__iter__
         monkeypatch.setattr(Listing, "__iter__", lambda self: (read.append(one) or one for one in iterate(self)))
         shown = page(platform, "jobs")
+        assert "The newest first." in page(platform, "jobs", "kind=evaluate")
         assert not [one for one in read if isinstance(one, JobSummary)]
         assert set(re.findall(r"jobs\?kind=(\w+)", shown)) == {*platform.job_types}
-        assert among not in shown
+        assert "The newest first." in shown
+
+
+def test_the_jobs_of_a_kind_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "PAGE", 2)
+    with open_platform() as platform:
+        model = platform.models.create("m", project="p", base_model="tabular-mini")
+        platform.training.sft(model, ROWS).wait()
+        for _ in range(5):
+            platform.evaluations.run("quiz", "echo", [{"prompt": "a", "expected": "a"}], "exact_match", project="p")
+        query, found = "kind=evaluate&status=succeeded", list[str]()
+        while True:
+            shown = page(platform, "jobs", query)
+            found += re.findall(r"/jobs/([^\"?/]+)\">evaluate ", shown)
+            older = re.findall(r'jobs\?([^"]*)">Older jobs<', shown)
+            if not older:
+                break
+            query = unescape(older[0])
+        assert found == [job.id for job in platform.jobs.list(kind="evaluate", order="desc")]
+        assert page(platform, "jobs", "kind=nothing") == page(platform, "jobs")
 
 
 @pytest.mark.parametrize("trial", [0, 1])
@@ -148,3 +169,18 @@ def test_the_one_trial_that_is_asked_for_is_named(trial: int) -> None:
         run = platform.evaluations.run("quiz", "m", rows, "exact_match", project="p", trials=2).run
         shown = page(platform, f"runs/{run.id}/rows", f"row=0&trial={trial}")
         assert re.findall(">Trial ([0-9]+)<", shown) == [str(trial)]
+
+
+def test_a_price_has_its_unit_on_both_pages_of_the_catalogue() -> None:
+    price = Pricing(prompt="0.0000001", completion="0.00001", request="0.5", input_cache_read="0.00000005")
+    with open_platform(backend=EchoBackend(("m",), pricing=price)) as platform:
+        listed, entry = page(platform, "catalogue"), page(platform, "catalogue/m")
+    assert "Prices are in USD for a million tokens." in listed
+    assert ">0.1<" in listed
+    for name, said in (
+        ("prompt", "0.1 USD for a million tokens"),
+        ("completion", "10 USD for a million tokens"),
+        ("request", "0.5 USD for a request"),
+        ("input cache read", "0.05 USD for a million tokens"),
+    ):
+        assert re.search(f">{name}<.{{0,40}}>{said}<", entry), name

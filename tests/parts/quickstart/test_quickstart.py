@@ -1,4 +1,7 @@
+import fcntl
+import os
 import re
+import shutil
 
 import pytest
 
@@ -10,10 +13,19 @@ pytestmark = [pytest.mark.docs, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory):
-    """The folder, and what one run has said."""
-    folder, reply = tmp_path_factory.mktemp("quickstart"), []
-    quickstart.run(folder, reply.append)
-    return folder, "\n".join(reply)
+    """The folder, and what one run has said: one of all processes of these tests, which no test changes."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    folder, said = shared / "quickstart", shared / "quickstart.txt"
+    with (shared / "quickstart.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not said.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            reply = []
+            quickstart.run(folder, reply.append)
+            said.write_text("\n".join(reply), encoding="utf-8")
+    return folder, said.read_text(encoding="utf-8")
 
 
 def curves(text, word):

@@ -111,6 +111,10 @@ def test_alpaca_has_its_input_and_its_system() -> None:
 UNCLEAR = {
     "question and answer": ({"question": "a", "answer": "b"}, "rename answer to completion and question to prompt"),
     "no completion": ({"prompt": "a"}, "add completion"),
+    "blanks": (
+        {"prompt": "a", " completion": "b"},
+        "the nearest is prompt and completion: rename ' completion' to completion",
+    ),
     "another name": ({"dialogue": []}, "the nearest is messages: rename dialogue to messages"),
     "two forms": ({"prompt": "a", "completion": "b", "instruction": "a", "output": "b"}, "can be read as"),
     "two sorts": ({"prompt": "a", "completion": "b", "chosen": "b", "rejected": "c"}, "can be read as"),
@@ -207,6 +211,10 @@ def test_a_file_is_read_in_every_kind(rows: Sequence[tuple[str, str]], begin: st
 
 BROKEN = {
     "a.csv": ('prompt,completion\na,"b\nc"\n\nd\n', "line.5: has 1 cells.*; in a.csv"),
+    "blanks.csv": (
+        "Prompt, Answer\na, b\n",
+        r"line\.2: is in no form .*: rename ' Answer' to completion and Prompt to prompt",
+    ),
     "b.csv": ("question,answer\na,b\n", "line.2: is in no form .*rename answer to completion.*; in b.csv"),
     "a.tsv": ("prompt\tcompletion\n", "a table with tabs.*in a.tsv"),
     "a.txt": ("prompt,completion\n", "line.1: is not valid JSON.*does not end in .csv"),

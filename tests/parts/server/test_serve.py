@@ -198,3 +198,15 @@ def test_memory_for_local_models_needs_their_part(tmp_path: Path, monkeypatch: p
     refused = CliRunner().invoke(main, ["serve", "--store", str(tmp_path / "yard.db"), "--cache-memory", "1GiB"])
     assert refused.exit_code == 2
     assert "opened without their part" in refused.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["serve", "ui"])
+def test_without_uvicorn_the_extra_is_named_and_nothing_is_made(command: str, tmp_path: Path) -> None:
+    program = "import sys\nsys.modules['uvicorn'] = None\nfrom modelyard.cli import main\nmain([sys.argv[1]])"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == "Error: uvicorn is not installed; run: pip install 'modelyard[serve]'\n"
+    assert not list(tmp_path.iterdir())

@@ -6,12 +6,14 @@ Without torch one test of this folder says so, and nothing else of it is collect
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from warm_python import WarmPython
 
 HERE = Path(__file__).parent
 
@@ -25,6 +27,12 @@ else:
 if TYPE_CHECKING:
     from modelyard.parts.torch.serving.backend import LocalBackend
     from modelyard.parts.torch.tokenizer import ChatTokenizer
+
+WARM = (
+    *("modelyard.parts.torch.training.trainer", "modelyard.parts.torch.serving.backend"),
+    *("transformers.models.qwen3.modeling_qwen3", "transformers.models.llama.modeling_llama"),
+    *("modelyard.cli.working", "modelyard.parts.server.commands", "modelyard.asgi"),
+)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -41,6 +49,19 @@ def _frozen() -> None:
     """What was imported is never garbage: to look at all of torch again and again takes seconds."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[WarmPython]:
+    """A Python that has loaded torch, which takes each that is started anew ten seconds of a processor."""
+    with WarmPython(*WARM) as python:
+        yield python
+
+
+@pytest.fixture
+def _warm_ranks(warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of ranks are forked from it."""
+    monkeypatch.setattr("modelyard.parts.torch.training.ranks.sys.executable", warm_python.executable)
 
 
 @pytest.fixture(scope="session")

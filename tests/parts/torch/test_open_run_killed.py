@@ -12,14 +12,15 @@ from training_kit import micro
 
 from driven_runs import Driven, course
 from modelyard import open_platform
+from warm_python import WarmPython
 
 MOMENTS = ("commit 44 inside", "put 2 half")
 """In a commit after a state was saved, and while that is written, so that all is done again."""
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery(*MODULES["local"]) as made:
+def nursery(warm_python: WarmPython) -> Iterator[Nursery]:
+    with Nursery(*MODULES["local"], python=warm_python.executable) as made:
         yield made
 
 

@@ -62,6 +62,7 @@ def test_a_cut_row_keeps_the_weights_of_what_is_left() -> None:
     assert list(left.weights) == list(row.weights)[:-2]
 
 
+@pytest.mark.usefixtures("_warm_ranks")
 def test_rows_on_two_ranks_and_in_small_passes_have_their_own_weights() -> None:
     rows = [attrs.evolve(TWO, weights={at: 0.5}) for at in (1, 3)]
     config = LocalSFTConfig(learning_rate=1e-3, batch_size=2)

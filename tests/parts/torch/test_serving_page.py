@@ -1,13 +1,12 @@
 """The pages about local models run as they stand."""
 
-import os
 import runpy
-import sys
 from pathlib import Path
 
 import pytest
 
 from modelyard.testing import build_tiny_model
+from warm_python import WarmPython
 
 ROOT = Path(__file__).parents[3]
 
@@ -15,15 +14,11 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.parametrize(
     "page", ["how-to/serve-a-local-model.md", "how-to/train-a-local-model.md", "reference/training.md"]
 )
-def test_a_page_about_local_models_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lane has no installed modelyard, so its command is made here."""
-    command = tmp_path / "bin" / "modelyard"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m modelyard.cli "$@"\n')
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
+def test_a_page_about_local_models_runs(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_python: WarmPython
+) -> None:
     docs = runpy.run_path(str(ROOT / "tests" / "docs" / "test_docs.py"))
-    docs["run_page"](ROOT / "docs" / page, tmp_path, monkeypatch)
+    docs["run_page"](ROOT / "docs" / page, tmp_path, monkeypatch, warm_python.commands)
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from modelyard.cli import main
 from modelyard.errors import Conflict, InvalidInput, StorageFull
 from modelyard.parts.torch import gguf_file, gguf_loading
 from modelyard.parts.torch.sources import is_hub_name, read_source
+from warm_python import WarmPython
 
 if find_spec("gguf") is not None:
     import gguf
@@ -249,10 +250,12 @@ except StorageFull as full:
 
 @pytest.mark.skipif(os.name == "nt", reason="files have no limit there")
 @pytest.mark.parametrize("fails", ["weights", "tokenizer"])
-def test_a_disk_that_fills_up_while_the_folder_is_written_is_said(gguf_of: Any, fails: str) -> None:
+def test_a_disk_that_fills_up_while_the_folder_is_written_is_said(
+    gguf_of: Any, fails: str, warm_python: WarmPython
+) -> None:
     path = gguf_of()
     own = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-c", CONVERT, str(path), fails]
+    command = [warm_python.executable, "-c", CONVERT, str(path), fails]
     done = subprocess.run(command, env={**os.environ, **own}, capture_output=True, text=True, check=False)
     assert "tiny.gguf needs more room as a folder" in done.stdout, done.stderr
     assert [one.name for one in path.parent.iterdir()] == ["tiny.gguf"]

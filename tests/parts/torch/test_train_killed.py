@@ -14,14 +14,15 @@ from nursery import Nursery
 from training_kit import micro
 
 from modelyard.domain.training import GRADIENT_STEP
+from warm_python import WarmPython
 
 KILLS = 3
 STEPS = 16
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery(*MODULES["local"]) as made:
+def nursery(warm_python: WarmPython) -> Iterator[Nursery]:
+    with Nursery(*MODULES["local"], python=warm_python.executable) as made:
         yield made
 
 

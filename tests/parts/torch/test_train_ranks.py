@@ -44,6 +44,7 @@ def assert_close(one: Run, two: Run) -> None:
         assert dict(mine.metrics) == pytest.approx(dict(other.metrics), rel=1e-6, abs=1e-6)
 
 
+@pytest.mark.usefixtures("_warm_ranks")
 def test_two_ranks_have_the_loss_of_one_and_resume_bit_for_bit(processes: list[Any]) -> None:
     one, two = run("sft", SFT, EXAMPLES), run("sft", SFT, EXAMPLES, ranks=2)
     assert_close(one, two)
@@ -54,6 +55,7 @@ def test_two_ranks_have_the_loss_of_one_and_resume_bit_for_bit(processes: list[A
     assert [process.poll() is None for process in processes] == [False, False]
 
 
+@pytest.mark.usefixtures("_warm_ranks")
 def test_losses_that_need_all_of_a_step_and_another_model_are_those_of_one_rank(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

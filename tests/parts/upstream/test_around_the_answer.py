@@ -372,6 +372,12 @@ ENVELOPES: dict[str, Any] = {
     "error_msg": {"error_code": 17, "error_msg": "SAID"},
     "object": {"object": "error", "message": "SAID", "code": 40001},
     "type": {"type": "error", "error": {"type": "overloaded", "message": "SAID"}},
+    "a mark": {"error": True, "message": "SAID"},
+    "a mark in a list": [{"error": True, "msg": "SAID"}],
+    "a number": {"error": 17, "error_description": "SAID"},
+    "status": {"status": "error", "reason": "SAID"},
+    "exception": {"__type": "ThrottlingException", "message": "SAID"},
+    "a capital": {"Message": "SAID"},
 }
 
 
@@ -396,6 +402,19 @@ class TestEnvelopes:
         body = json.dumps({"error": {"message": said}}).encode()
         with backend_at(canned(http(body, status=status)), clock=Hurried(), timeouts=TIMEOUTS) as backend:
             with pytest.raises(BackendError, match="must top it up"):
+                ask(backend)
+
+    @each_case("begun", [False, True])
+    def test_an_envelope_that_ends_a_stream_says_why(self, canned: Any, begun: bool) -> None:
+        events = [*CHUNKS[:1] * begun, {"status": "error", "reason": "no such thing"}]
+        body = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+        with backend_at(canned(http(body, "text/event-stream")), timeouts=ONCE) as backend:
+            with pytest.raises(BackendError, match="no such thing"):
+                ask(backend)
+
+    def test_a_number_that_marks_an_error_is_not_its_message(self, canned: Any) -> None:
+        with backend_at(canned(http(b'{"error": true}', status="500 x")), timeouts=ONCE) as backend:
+            with pytest.raises(BackendError, match=r"status 500$"):
                 ask(backend)
 
     def test_a_page_says_that_the_url_is_wrong(self, canned: Any, either: Any) -> None:

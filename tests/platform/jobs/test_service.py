@@ -1,14 +1,15 @@
 """The queue as a principal sees it: jobs of every kind in one list."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from modelyard import Example, Message, Platform, Role, open_platform
 from modelyard.domain.evaluation.run import RunState
 from modelyard.domain.identity import Principal, Scope
-from modelyard.domain.job import JobKind, JobStatus
-from modelyard.errors import Forbidden, NotFound
+from modelyard.domain.job import Job, JobKind, JobStatus
+from modelyard.errors import Forbidden, InvalidInput, NotFound
 
 ROWS = [{"prompt": "yes", "expected": "yes"}] * 2
 
@@ -31,6 +32,47 @@ def test_jobs_of_every_kind_are_listed_in_pages(platform: Platform) -> None:
     assert [job.kind for job in (*page, *rest)] == [JobKind.SFT, JobKind.EVALUATE, JobKind.RESCORE]
     assert (page.has_more, rest.has_more) == (True, False)
     assert [job.project for job in platform.jobs.list(project="q", order="desc")] == ["q", "q"]
+
+
+def test_jobs_of_a_kind_are_listed_in_pages(platform: Platform) -> None:
+    for _ in range(3):
+        platform.evaluations.run("e", "echo", ROWS, project="q")
+    jobs = [*platform.jobs.list()]
+    for kind in platform.job_types:
+        assert [*platform.jobs.list(kind=kind)] == [job for job in jobs if job.kind == kind]
+    (trained,) = platform.jobs.list(kind="sft", status=JobStatus.QUEUED, project="p")
+    assert trained.kind == "sft"
+    assert not platform.jobs.list(kind="sft", status=JobStatus.FAILED)
+    newest = platform.jobs.list(kind="evaluate", order="desc")
+    page = newest.page(limit=3)
+    rest = newest.page(after=page.items[-1].id)
+    assert [*page, *rest] == [job for job in reversed(jobs) if job.kind == "evaluate"]
+    assert (page.has_more, rest.has_more) == (True, False)
+
+
+def test_a_page_of_a_kind_reads_no_more_than_a_page(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(5):
+        platform.evaluations.run("e", "echo", ROWS, project="q")
+    snapshots = type(platform._runtime.store.read(lambda snapshot: snapshot))
+    read: list[Job] = []
+    page = snapshots.page
+
+    def counted(*args: Any, **options: Any) -> list[Any]:
+        found = page(*args, **options)
+        read.extend(one for one in found if isinstance(one, Job))
+        return found
+
+    monkeypatch.setattr(snapshots, "page", counted)
+    platform.jobs.list(kind="sft").page(1)
+    assert [job.kind for job in read] == ["sft"]
+    read.clear()
+    platform.jobs.list(kind="evaluate", order="desc").page(2)
+    assert {job.kind for job in read} == {"evaluate"}
+
+
+def test_a_kind_that_is_misspelt_is_refused_with_the_nearest(platform: Platform) -> None:
+    with pytest.raises(InvalidInput, match="did you mean 'evaluate'"):
+        platform.jobs.list(kind="evalute")
 
 
 def test_a_job_says_what_it_works_on_and_how_far_it_has_come(platform: Platform) -> None:

@@ -7,8 +7,6 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.domain.training import GRADIENT_STEP
-from modelyard.errors import MissingExtra
-from modelyard.platform.training.metrics import MetricRows
 
 ROWS = [{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}] * 6
 
@@ -24,12 +22,6 @@ def test_metrics_are_a_list(platform: Any) -> None:
     job = platform.training.sft("demo/polite", ROWS)
     losses = [event.data["loss"] for event in job.events() if event.type == GRADIENT_STEP]
     assert [row.values["loss"] for row in job.metrics()] == losses
-
-
-def test_without_pandas_the_remedy_is_named(platform: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingExtra, match="pip install pandas"):
-        platform.training.sft("demo/polite", ROWS).metrics().to_pandas()
 
 
 def test_waiting_shows_progress_only_on_request(platform: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,9 +54,3 @@ def test_the_numbers_are_logged_step_by_step(platform: Any) -> None:
 
     job.metrics().log_to(Run())
     assert seen == [(row.step, row.values) for row in job.metrics()]
-
-
-def test_tensorboard_is_named_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(MissingExtra, match="pip install tensorboard"):
-        MetricRows().to_tensorboard(tmp_path)

@@ -177,6 +177,9 @@ class Document:
     def _has_inner_id(self) -> bool:
         return any("$id" in node and node is not self.root for _, node in self._found.values())
 
+    def has_format(self, text: str, name: str) -> bool:
+        return True  # a format is a note, unless a subclass checks it
+
     def pattern(self, text: str, loc: Loc) -> safe_regex.Node:
         self.spend(len(text))
         try:

@@ -237,6 +237,7 @@ _BY_KIND: Mapping[str, Mapping[str, _Test]] = {
         "minLength": lambda document, value, node, here: len(value) >= node["minLength"],
         "maxLength": lambda document, value, node, here: len(value) <= node["maxLength"],
         "pattern": _fits_pattern,
+        "format": lambda document, value, node, here: document.has_format(value, node["format"]),
     },
     "number": {
         "minimum": lambda document, value, node, here: value >= node["minimum"],

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from modelyard.domain.job import JobKind, JobStatus
 from modelyard.domain.training import Dataset
-from modelyard.domain.training_config import LoopOptions, TrainingConfig
+from modelyard.domain.training_config import TrainingConfig
 from modelyard.errors import Forbidden, InvalidInput, NotFound
 from modelyard.formats.training_data import read_dataset
 from modelyard.http.body_schemas import NeedsBody, resources_of
@@ -20,7 +20,6 @@ from modelyard.http.route import Body, Parameter, Route, RouteCall, documented_r
 from modelyard.http.training.schemas import (
     DatasetObject,
     DPOJobCreate,
-    LoopCreate,
     RLJobCreate,
     SFTJobCreate,
     TrainingEventPage,
@@ -29,7 +28,6 @@ from modelyard.http.training.schemas import (
     dataset_object,
     dpo_request,
     job_object,
-    loop_request,
     options_of,
     rl_request,
     sft_request,
@@ -49,7 +47,7 @@ def create_rl_job(call: RouteCall) -> Response:
     """Create an RL job, which trains a model on the rewards of its trajectories."""
     key = idempotency_key(call)
     with groups_body(call, trained=True) as (rest, stored):
-        own = _config(call, JobKind.RL, rest)
+        own = config_of(call, JobKind.RL, rest)
         body = rl_request(rest, own)
         options = options_of(body.experimental_config, rest.get("experimental_config"), own)
         with problems_at("body", "experimental_config", model="model_id", data="trajectory_groups"):
@@ -58,35 +56,17 @@ def create_rl_job(call: RouteCall) -> Response:
 
 def create_sft_job(call: RouteCall) -> Response:
     """Create an SFT job, which fine-tunes a model on a dataset."""
-    own = _config(call, JobKind.SFT, call.body)
+    own = config_of(call, JobKind.SFT, call.body)
     return _create_on_dataset(call, JobKind.SFT, sft_request(call.body, own), own)
 
 
 def create_dpo_job(call: RouteCall) -> Response:
     """Create a DPO job, which trains a model on a dataset of preferences."""
-    own = _config(call, JobKind.DPO, call.body)
+    own = config_of(call, JobKind.DPO, call.body)
     return _create_on_dataset(call, JobKind.DPO, dpo_request(call.body, own), own)
 
 
-def create_training_loop(call: RouteCall) -> Response:
-    """Create a training loop: a job that samples, judges, trains and validates, round after round."""
-    key, own = idempotency_key(call), _config(call, JobKind.RL, call.body)
-    body = loop_request(call.body, own)
-    with problems_at("body", "config", model="model_id", tasks="tasks", held_out="held_out", reward="reward"):
-        call.platform.jobs.require_worker()
-        job = call.platform.training.loop(
-            body.model_id.lower(),
-            body.tasks,
-            body.reward,
-            held_out=body.held_out,
-            idempotency_key=key,
-            needs=None if body.needs is None else resources_of(body.needs),
-            **cast("LoopOptions", options_of(body.config, call.body.get("config"), own)),
-        )
-    return json_response(job_object(job.refresh()))
-
-
-def _config(call: RouteCall, kind: str, body: Any) -> type[TrainingConfig]:
+def config_of(call: RouteCall, kind: str, body: Any) -> type[TrainingConfig]:
     """Return the configuration by which the model of a body is trained; the method's own if there is no such model."""
     model = body.get("model_id") if isinstance(body, dict) else None
     with suppress(NotFound, Forbidden, InvalidInput):
@@ -205,13 +185,12 @@ _JOB_FILTERS = (
 
 _route = partial(documented_route, TRAINING, Auth.BEARER)
 _IDS = {"training_job_id": "id", "model_id": "model_id"}
-_job_route = partial(_route, "POST", response=TrainingJobObject, headers=(IDEMPOTENCY_KEY,), links=_IDS)
+job_route = partial(_route, "POST", response=TrainingJobObject, headers=(IDEMPOTENCY_KEY,), links=_IDS)
 
 ROUTES: tuple[Route, ...] = (
-    _job_route(JOBS, create_rl_job, body=Body.DATA, request=RLJobCreate),
-    _job_route("/v1/preview/sft-training-jobs", create_sft_job, body=Body.CONTROL, request=SFTJobCreate),
-    _job_route("/v1/preview/dpo-training-jobs", create_dpo_job, body=Body.CONTROL, request=DPOJobCreate),
-    _job_route("/v1/preview/training-loops", create_training_loop, body=Body.CONTROL, request=LoopCreate),
+    job_route(JOBS, create_rl_job, body=Body.DATA, request=RLJobCreate),
+    job_route("/v1/preview/sft-training-jobs", create_sft_job, body=Body.CONTROL, request=SFTJobCreate),
+    job_route("/v1/preview/dpo-training-jobs", create_dpo_job, body=Body.CONTROL, request=DPOJobCreate),
     _route("GET", JOBS, list_training_jobs, query=(*_JOB_FILTERS, *NAMESPACE, *PAGING), response=TrainingJobPage),
     _route("GET", JOB, show_training_job, response=TrainingJobObject, links=_IDS),
     _route("GET", f"{JOB}/events", list_training_events, query=PAGING, response=TrainingEventPage),

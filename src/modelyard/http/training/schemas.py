@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
 import attrs
 
 from modelyard.domain.job import JobStatus
-from modelyard.domain.training_config import DPOOptions, LoopOptions, RLOptions, SFTOptions, TrainingConfig
+from modelyard.domain.training_config import DPOOptions, RLOptions, SFTOptions, TrainingConfig
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import ID, Length, Within
 from modelyard.formats.converter import structure_exactly
@@ -22,7 +22,7 @@ EventType = Literal["training_started", "gradient_step", "training_round", "trai
 # ---- requests
 
 
-_AMOUNT, _RATE, _COUNT = {"minimum": 0}, {"exclusiveMinimum": 0}, {"minimum": 1}
+_AMOUNT, RATE, _COUNT = {"minimum": 0}, {"exclusiveMinimum": 0}, {"minimum": 1}
 _Rate = Annotated[float, Within(0)]
 _RATES = {"described_as": _Rate | Sequence[_Rate] | None, "schema": {"minItems": 1}}
 _BOUNDS: Mapping[str, Mapping[str, Any]] = {
@@ -37,15 +37,8 @@ _BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "packed_sequence_length": _COUNT,
     "batch_size": _COUNT,
     "epochs": {"minimum": 1, "maximum": 100},
-    "beta": _RATE,
+    "beta": RATE,
     "label_smoothing": {"minimum": 0, "exclusiveMaximum": 0.5},
-    "rounds": _COUNT,
-    "samples": {"minimum": 2, "maximum": 128},
-    "tasks_per_round": _COUNT,
-    "temperature": {"minimum": 0, "maximum": 2},
-    "max_tokens": _COUNT,
-    "concurrency": _COUNT,
-    "evaluate_every": _COUNT,
 }
 
 _WITHOUT_EFFECT = frozenset({"plot_tensors", "metric_logging", "logprob_calculation_chunk_size"})
@@ -64,7 +57,7 @@ OTHER_OPTIONS: Mapping[str, Any] = {
 _OWN = {**OTHER_OPTIONS, "additionalProperties": {"description": "An option of the base model's trainer, or nothing."}}
 
 
-def _fields_of(options: type, **described: Mapping[str, Any]) -> Callable[[type, list[Any]], list[Any]]:
+def fields_of(options: type, **described: Mapping[str, Any]) -> Callable[[type, list[Any]], list[Any]]:
     """Give a class a field for each keyword of a training method; None, the default, means the method's default."""
     fields = {
         name: attrs.field(default=None, type=kind, metadata=described.get(name) or {"schema": _BOUNDS.get(name, {})})
@@ -77,10 +70,10 @@ def _fields_of(options: type, **described: Mapping[str, Any]) -> Callable[[type,
 @attrs.frozen
 class OptionsBody:
     SCHEMA: ClassVar[Mapping[str, Any]] = _OWN
-    IGNORED: ClassVar[Any] = ...  # `_unsupported` judges them
+    IGNORED: ClassVar[Any] = ...  # `unsupported` judges them
 
 
-@attrs.frozen(field_transformer=_fields_of(RLOptions, learning_rate={"schema": _RATE}))
+@attrs.frozen(field_transformer=fields_of(RLOptions, learning_rate={"schema": RATE}))
 class RLOptionsBody(OptionsBody):
     """How an RL job trains; every option may be null. Other options are accepted where they change nothing."""
 
@@ -95,7 +88,7 @@ class RLJobCreate:
     needs: NeedsBody | None = None
 
 
-@attrs.frozen(field_transformer=_fields_of(SFTOptions, learning_rate=_RATES))
+@attrs.frozen(field_transformer=fields_of(SFTOptions, learning_rate=_RATES))
 class SFTOptionsBody(OptionsBody):
     """How an SFT job trains: one learning rate for all batches, or one for each."""
 
@@ -111,7 +104,7 @@ class SFTJobCreate:
     needs: NeedsBody | None = None
 
 
-@attrs.frozen(field_transformer=_fields_of(DPOOptions, learning_rate=_RATES))
+@attrs.frozen(field_transformer=fields_of(DPOOptions, learning_rate=_RATES))
 class DPOOptionsBody(OptionsBody):
     """How a DPO job trains: `beta` keeps it near its first checkpoint, `label_smoothing` allows for wrong labels."""
 
@@ -126,52 +119,17 @@ class DPOJobCreate:
     needs: NeedsBody | None = None
 
 
-_STOP_WHEN = {
-    "described_as": Mapping[str, Any] | None,
-    "schema": {
-        "type": ["object", "null"],
-        "properties": {"score": {"type": "number"}, "patience": {"type": "integer", "minimum": 1}},
-        "additionalProperties": False,
-    },
-}
-
-
-@attrs.frozen(field_transformer=_fields_of(LoopOptions, learning_rate={"schema": _RATE}, stop_when=_STOP_WHEN))
-class LoopOptionsBody(OptionsBody):
-    """How a loop works, and how each of its rounds trains: the options of an RL job."""
-
-
-@attrs.frozen
-class LoopCreate:
-    """The body that creates a training loop.
-
-    A task has `messages` or a `prompt`, and the fields that the reward reads. `reward` is a declarative scorer: its
-    `type`, and its fields. `held_out` are the tasks on which the model is validated, and not trained.
-    """
-
-    model_id: str = attrs.field(validator=ID)
-    tasks: tuple[Mapping[str, Any], ...] = attrs.field(validator=Length(1, 100_000))
-    reward: Mapping[str, Any]
-    held_out: tuple[Mapping[str, Any], ...] | None = None
-    config: LoopOptionsBody | None = None
-    needs: NeedsBody | None = None
-
-
 def rl_request(body: Any, own: Config = TrainingConfig) -> RLJobCreate:
-    return _structured(RLJobCreate, body, _unsupported(body, "experimental_config", RLOptionsBody, own))
+    return structured(RLJobCreate, body, unsupported(body, "experimental_config", RLOptionsBody, own))
 
 
 def sft_request(body: Any, own: Config = TrainingConfig) -> SFTJobCreate:
-    problems = [*_unsupported(body, "config", SFTOptionsBody, own), *_unsupported(body, "experimental_config")]
-    return _structured(SFTJobCreate, body, problems)
+    problems = [*unsupported(body, "config", SFTOptionsBody, own), *unsupported(body, "experimental_config")]
+    return structured(SFTJobCreate, body, problems)
 
 
 def dpo_request(body: Any, own: Config = TrainingConfig) -> DPOJobCreate:
-    return _structured(DPOJobCreate, body, _unsupported(body, "config", DPOOptionsBody, own))
-
-
-def loop_request(body: Any, own: Config = TrainingConfig) -> LoopCreate:
-    return _structured(LoopCreate, body, _unsupported(body, "config", LoopOptionsBody, own))
+    return structured(DPOJobCreate, body, unsupported(body, "config", DPOOptionsBody, own))
 
 
 def options_of(options: OptionsBody | None, sent: Any = None, own: Config = TrainingConfig) -> dict[str, Any]:
@@ -181,7 +139,7 @@ def options_of(options: OptionsBody | None, sent: Any = None, own: Config = Trai
     return {name: value for name, value in {**more, **given}.items() if value is not None}
 
 
-def _structured(cls: type[T], body: Any, problems: list[Problem]) -> T:
+def structured(cls: type[T], body: Any, problems: list[Problem]) -> T:
     try:
         request = structure_exactly(cls, body, "body")
     except InvalidInput as wrong:
@@ -191,7 +149,7 @@ def _structured(cls: type[T], body: Any, problems: list[Problem]) -> T:
     return request
 
 
-def _unsupported(body: Any, name: str, supported: type | None = None, own: Config = TrainingConfig) -> list[Problem]:
+def unsupported(body: Any, name: str, supported: type | None = None, own: Config = TrainingConfig) -> list[Problem]:
     options = body.get(name) if isinstance(body, dict) else None
     if not isinstance(options, dict):
         return []

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
         comparison_markdown,
         comparison_notebook,
     )
+    from modelyard.parts.reports.frames import data_frame
     from modelyard.parts.reports.line_plot import Plot
+    from modelyard.parts.reports.metric_files import save_metrics, write_events
     from modelyard.parts.reports.operations import operations_page
     from modelyard.parts.reports.records import records_table, rows_table
     from modelyard.parts.reports.run_files import run_html, run_junit, run_markdown, run_notebook
@@ -28,7 +30,9 @@ HOMES = {
         "comparison_markdown",
         "comparison_notebook",
     ),
+    "parts.reports.frames": ("data_frame",),
     "parts.reports.line_plot": ("Plot",),
+    "parts.reports.metric_files": ("save_metrics", "write_events"),
     "parts.reports.operations": ("operations_page",),
     "parts.reports.records": ("records_table", "rows_table"),
     "parts.reports.run_files": (
@@ -53,6 +57,7 @@ __all__: list[str] = [
     "comparison_junit",
     "comparison_markdown",
     "comparison_notebook",
+    "data_frame",
     "job_notebook",
     "job_plot",
     "metric_table",
@@ -66,6 +71,8 @@ __all__: list[str] = [
     "run_notebook",
     "run_slices",
     "save_job",
+    "save_metrics",
     "save_model",
     "value_notebook",
+    "write_events",
 ]

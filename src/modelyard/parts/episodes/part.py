@@ -11,10 +11,8 @@ if TYPE_CHECKING:
     from modelyard.http.route import Route
     from modelyard.parts.episodes.capture import EpisodeCapture
     from modelyard.parts.episodes.service import Episodes
-    from modelyard.platform.jobs.claims import ClaimedJob
     from modelyard.platform.runtime import Runtime
     from modelyard.platform.training.handle import JobHandle
-    from modelyard.platform.training.rounds import TrainingLoop
     from modelyard.protocols import Snapshot
     from modelyard.stores.table_changes import SchemaChange
 
@@ -61,19 +59,7 @@ def _captures(runtime: "Runtime", snapshot: "Snapshot", principal: "Principal") 
     return capture_of(snapshot, principal)
 
 
-def _loops(claimed: "ClaimedJob") -> "TrainingLoop | None":
-    if "agent" not in claimed.job.spec:
-        return None
-    from modelyard.parts.episodes.agent_loop import AgentLoop
-
-    return AgentLoop(claimed)
-
-
 def _submits(training: Any, kind: str, model: Any, data: Any, *of: Any) -> "JobHandle | None":
-    if kind == "loop" and of[0].get("agent") is not None:
-        from modelyard.parts.episodes.agent_loop import submit_loop
-
-        return submit_loop(training, model, data, *of)
     groups = data if isinstance(data, list | tuple) else [data]
     if kind != "rl" or not any(getattr(one, "is_episode_group", False) for one in groups):
         return None
@@ -94,7 +80,6 @@ PART = Part(
     pages=_pages,
     captures=_captures,
     submits=_submits,
-    loops=_loops,
     commands={
         "episodes": Command("Work", "modelyard.parts.episodes.commands:episodes", "Look at the episodes of agents.")
     },

@@ -6,8 +6,9 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.training_config import DPOConfig, LoopConfig, RLConfig, SFTConfig, TrainingConfig
+from modelyard.domain.training_config import DPOConfig, RLConfig, SFTConfig, TrainingConfig
 from modelyard.errors import InvalidInput
+from modelyard.parts.loops.config import LoopConfig
 
 AUTO_EPOCHS: Mapping[str, int] = {"supervised": 3, "dpo": 1, "reinforcement": 1}
 """How often the rows are trained on where nothing else is requested."""

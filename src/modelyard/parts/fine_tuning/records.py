@@ -8,6 +8,7 @@ import attrs
 from modelyard.domain.job import JobKind
 from modelyard.domain.record import EMPTY, frozen_mapping
 from modelyard.domain.training import TrainingJob
+from modelyard.parts.loops.part import LOOP
 
 REQUEST = "fine_tuning"
 """The member of a job's spec that keeps what was requested in the words of a fine-tuning service."""
@@ -15,7 +16,7 @@ REQUEST = "fine_tuning"
 METHOD_KINDS: Mapping[str, str] = {
     "supervised": JobKind.SFT,
     "dpo": JobKind.DPO,
-    "reinforcement": JobKind.LOOP,
+    "reinforcement": LOOP,
 }
 """The kinds of jobs by the names that fine-tuning services give to methods."""
 

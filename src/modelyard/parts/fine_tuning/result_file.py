@@ -12,10 +12,11 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.job import Job, JobEvent, JobKind
+from modelyard.domain.job import Job, JobEvent
 from modelyard.domain.training import STEPS
 from modelyard.parts.batches.files.records import RESULTS_PURPOSE, StoredFile
 from modelyard.parts.fine_tuning.records import REQUEST
+from modelyard.parts.loops.part import LOOP
 from modelyard.platform.paging import iter_index_live
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.billing import tokens_of
@@ -70,7 +71,7 @@ class _Table:
     def __init__(self, runtime: Runtime, job: Job) -> None:
         self.tokens = 0
         self._runtime, self._job = runtime, job
-        self._columns = _ROUNDS if job.kind == JobKind.LOOP else _BATCHED
+        self._columns = _ROUNDS if job.kind == LOOP else _BATCHED
 
     def lines(self) -> Iterator[bytes]:
         yield _line(["step", *self._columns])

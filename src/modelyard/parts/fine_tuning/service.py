@@ -21,6 +21,8 @@ from modelyard.parts.fine_tuning.graders import reward_of
 from modelyard.parts.fine_tuning.records import METHOD_KINDS, REQUEST, FineTuningJob, FineTuningRequest
 from modelyard.parts.fine_tuning.shown import as_fine_tuning, full_name, jobs_of, name_of_model
 from modelyard.parts.fine_tuning.training_files import TrainingFiles, located
+from modelyard.parts.loops import request as loops
+from modelyard.parts.loops.part import LOOP
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
 from modelyard.platform.checkpoints.transactions import checkpoint_place, create
@@ -38,7 +40,6 @@ from modelyard.platform.paging import (
     named_place,
 )
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training import loop as loops
 from modelyard.platform.training.data import check_not_empty, check_rows, own
 from modelyard.platform.training.handle import cancel_job, found_job, pause_job, resume_job, shown, visible
 from modelyard.platform.training.methods import METHODS, JobRequest, Method, resolved
@@ -82,13 +83,13 @@ class FineTuning:
             raise InvalidInput.at("method", "type", msg=f"must be one of {', '.join(METHOD_KINDS)}")
         model = self._model(request, *named_place(self._runtime, self._principal, entity, project))
         kind = METHOD_KINDS[request.method]
-        trained_by = JobKind.RL if kind == JobKind.LOOP else kind
+        trained_by = JobKind.RL if kind == LOOP else kind
         method = METHODS[trained_by].of(self._runtime.trainers, model.base_model)
         given = hyperparameters.checked(request.method, request.hyperparameters, method.config)
         require_offered(self._runtime, model.base_model, trained_by)
         if require_worker:
             announced.require_worker(self._runtime)
-        make = self._loop if kind == JobKind.LOOP else self._batched
+        make = self._loop if kind == LOOP else self._batched
         job = make(request, method, model, given, key)
         return self.get(job.id)
 
@@ -243,7 +244,7 @@ class FineTuning:
         """
         entity = listed_entity(self._principal, entity, project)
         index, *where = listed_index(entity, project)
-        place, sees = partial(self._place, index), visible(self._principal)
+        place, sees = partial(self._place, index), visible(self._runtime, self._principal)
 
         def keep(job: Job) -> bool:
             own_metadata = job.spec.get(REQUEST, {}).get("metadata", {})
@@ -312,7 +313,7 @@ class FineTuning:
     # ---- how a job is found and shown
 
     def _found(self, snapshot: Snapshot, job_id: str) -> Job:
-        return found_job(snapshot, self._principal, job_id)
+        return found_job(self._runtime, snapshot, self._principal, job_id)
 
     def _place(self, index: str, job_id: str, snapshot: Snapshot) -> Cursor:
         return cursor_at(Job, index, self._found(snapshot, job_id))

@@ -4,13 +4,14 @@ import re
 from typing import Literal
 
 from modelyard.domain.identity import NAME
-from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus, QueueState
+from modelyard.domain.job import Job, JobProgress, JobStatus, QueueState
 from modelyard.domain.models import Model
 from modelyard.domain.record import EMPTY
 from modelyard.domain.training import TrainingJob
 from modelyard.errors import InvalidInput
 from modelyard.parts.fine_tuning.records import REQUEST, FineTuningJob
 from modelyard.parts.fine_tuning.result_file import RESULTS
+from modelyard.parts.loops.part import LOOP
 from modelyard.platform.paging import get_or_none, iter_index
 from modelyard.protocols import Snapshot
 
@@ -42,7 +43,7 @@ def full_name(model: Model) -> str:
 
 def jobs_of(snapshot: Snapshot, job: Job) -> set[str]:
     """Return the ids of the jobs that made the checkpoints of a job: itself, or those of a loop's rounds."""
-    if job.kind != JobKind.LOOP:
+    if job.kind != LOOP:
         return {job.id}
     found = iter_index(snapshot, Job, "of_lane", job.subject)
     return {other.id for other in found if other.spec.get("loop_id") == job.id}

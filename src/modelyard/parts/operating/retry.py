@@ -33,7 +33,7 @@ class Retry:
         new_id, now, most = self._runtime.ids(), self._runtime.clock.now(), self._runtime.settings.max_queued_jobs
 
         def step(tx: Tx) -> Job:
-            ended = _retriable(found_job(tx, self._principal, job_id))
+            ended = _retriable(found_job(self._runtime, tx, self._principal, job_id))
             place = (ended.kind, ended.entity, ended.project, ended.lane, now, ended.spec)
             kept = {name: getattr(ended, name) for name in ("base_model", "accelerators", "memory", "rank")}
             return add_job(tx, attrs.evolve(Job(new_id, *place), fingerprint=ended.fingerprint, **kept), most)

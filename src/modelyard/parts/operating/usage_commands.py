@@ -13,6 +13,7 @@ from modelyard.cli.names import key_named
 from modelyard.cli.terminal import C, StoreName, entity_option, json_option, opened, show, show_values, store_option
 from modelyard.domain.record import EMPTY
 from modelyard.domain.usage import BudgetPeriod, UsageSum
+from modelyard.parts.entities import say_if_unknown
 from modelyard.parts.operating.ranges import range_of
 from modelyard.platform.platform import Platform
 
@@ -191,6 +192,7 @@ def set_budget(
     with opened(store) as platform:
         whose = _whose(platform, entity, key, project)
         made = platform.usage.set_budget(limit, **whose, period=period, warn_at=warn_at)
+        say_if_unknown(platform, entity)
     every = "in total" if made.period is BudgetPeriod.TOTAL else f"a {made.period}"
     whom = f"key {key} of {entity}" if key else f"project {project} of {entity}" if project else entity
     click.echo(f"{whom} may spend {made.limit:f} USD {every}, and has spent {made.spent:f}")

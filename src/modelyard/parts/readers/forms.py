@@ -110,12 +110,14 @@ def form_of(row: Row) -> RowForm | None:
 def nearest_form(row: Row) -> str:
     """Return which form a row is nearest to, and how it becomes one; "" if it is near none."""
     has = members_of(row)
-    meant = {name: _WORDS.get(name.casefold(), name.casefold()) for name in has}
+    plain = {name: name.strip().casefold() for name in has}
+    meant = {name: _WORDS.get(plain[name], plain[name]) for name in has}
     readable = [one for one in FORMS if not one.why_not]
     near = max(readable, key=lambda one: len(one.needs & set(meant.values())) / len(one.needs))
     if not near.needs & set(meant.values()):
         return ""
-    renamed = [f"{name} to {word}" for name, word in sorted(meant.items()) if name != word and word in near.needs]
+    others = [(name, word) for name, word in sorted(meant.items()) if name != word and word in near.needs]
+    renamed = [f"{name if name == name.strip() else repr(name)} to {word}" for name, word in others]
     missing = near.needs - set(meant.values())
     how = [f"rename {_listed(renamed)}"] if renamed else []
     how += [f"add {_listed(missing)}"] if missing else []

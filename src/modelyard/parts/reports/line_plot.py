@@ -154,7 +154,7 @@ def _drawn(plot: Plot, style: str) -> Iterator[str]:
     yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img"'
     yield f' font-family="system-ui, sans-serif" font-size="12" fill="currentColor"{style}>'
     yield f"<title>{escape(plot.title)}</title><desc>{escape(_description(plot))}</desc>"
-    yield f'<text x="{LEFT}" y="20" font-size="14" font-weight="600">{escape(plot.title)}</text>'
+    yield f'<text x="{LEFT}" y="16" font-size="14" font-weight="600">{escape(plot.title)}</text>'
     yield from _last_value(plot, width)
     for at, panel in enumerate(plot.panels):
         yield from _panel(panel, across, TOP + at * (panel_height + GAP), plot)
@@ -165,7 +165,7 @@ def _drawn(plot: Plot, style: str) -> Iterator[str]:
 def _last_value(plot: Plot, width: int) -> Iterator[str]:
     if len(plot.panels) == 1 and len(plot.panels[0].series) == 1 and plot.panels[0].series[0].points:
         last = f"{plot.panels[0].series[0].points[-1][1]:.4g}"
-        yield f'<text x="{width - RIGHT}" y="20" font-size="14" text-anchor="end">{last}</text>'
+        yield f'<text x="{width - RIGHT}" y="16" font-size="14" text-anchor="end">{last}</text>'
 
 
 def _ends(plot: Plot) -> list[float]:

@@ -28,7 +28,7 @@ def save_job(runtime: Runtime, job: TrainingJob, path: Path) -> None:
     name = _trained(runtime, job)
     rows = metric_rows(runtime, job.id, MOST_ROWS)
     drawing = tag("div", Html(job_plot(runtime, job, "Metrics")._repr_html_())) if rows else ""
-    _write(
+    write_page(
         path,
         f"{job.kind.upper()} of {name}",
         _facts(job, name),
@@ -68,7 +68,7 @@ def save_model(runtime: Runtime, model: Model, path: Path) -> None:
     names = metric_order({name for one in steps for name in one.metrics})
     lines = [_line(one, names, aliases) for one in reversed(steps)]
     columns = [("step", "number"), ("aliases", ""), *((name, "number") for name in names), ("created", "")]
-    _write(
+    write_page(
         path,
         _name(model),
         facts([("base model", model.base_model), ("created", _time(model.created_at)), ("id", model.id)]),
@@ -104,6 +104,6 @@ def _time(at: Any) -> str:
     return "not yet" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _write(path: Path, title: str, *content: object) -> None:
+def write_page(path: Path, title: str, *content: object) -> None:
     with open(path, "w", encoding="utf-8") as file:
         file.write(page(title, tag("h1", title), *content))

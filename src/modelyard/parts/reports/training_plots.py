@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
-from modelyard.domain.job import Job, JobKind
+from modelyard.domain.job import Job, JobStatus
 from modelyard.domain.models import Model
 from modelyard.domain.training import TrainingJob
 from modelyard.parts.reports.html import Html, fragment, long_table
@@ -33,9 +33,21 @@ def metric_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
 
 
-def job_plot(runtime: Runtime, job: TrainingJob, title: str) -> Plot:
-    """Plot every metric that a job has recorded with its steps, the reward first."""
-    return _plot(title, runtime, [("", [job.id])], "round" if job.kind == JobKind.LOOP else "optimizer step")
+def job_plot(runtime: Runtime, job: TrainingJob, title: str = "") -> Plot:
+    """Plot every metric that a job has recorded with its steps, the reward first. The title says where the job stands,
+    unless another one is given."""
+    return _plot(
+        title or f"{job.kind.upper()} job {job.id}: {_standing(job)}",
+        runtime,
+        [("", [job.id])],
+        "round" if "rounds" in job.config else "optimizer step",
+    )
+
+
+def _standing(job: TrainingJob) -> str:
+    if job.status is not JobStatus.RUNNING or job.total is None:
+        return ", ".join(filter(None, (job.status.value, job.stop_reason)))
+    return f"{job.status.value}, step {job.progress} of {job.total}"
 
 
 def model_plot(runtime: Runtime, models: Sequence[Model]) -> Plot:

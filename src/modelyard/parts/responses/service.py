@@ -21,12 +21,12 @@ from modelyard.parts.responses.formats.stream import ResponseEvent
 from modelyard.parts.responses.options import ResponseOptions, read_options
 from modelyard.parts.responses.pipeline import ResponsePipeline
 from modelyard.parts.responses.records import ModelResponse
-from modelyard.platform import paging
 from modelyard.platform.chat.booked_request import RequestInProgress, report_unread
 from modelyard.platform.chat.streams import AnswerStream, AsyncAnswerStream
 from modelyard.platform.jobs.queue import announce, request_cancel
-from modelyard.platform.lineage import lineage_of_answer
+from modelyard.platform.lineage import lineage_of
 from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_index
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
@@ -155,10 +155,10 @@ class Responses:
 
         def query(snapshot: Snapshot) -> CompletionLineage:
             response = find_response(self._runtime, snapshot, self._principal, response_id)
-            booked = paging.get_or_none(snapshot, LedgerEntry, response.completion_id)
+            booked = get_or_none(snapshot, LedgerEntry, response.completion_id)
             if booked is None:
                 raise NotFound("booked completion", response.completion_id)
-            return lineage_of_answer(snapshot, self._principal, booked, response)
+            return lineage_of(snapshot, self._principal, booked, response)
 
         return self._runtime.store.read(query)
 
@@ -181,7 +181,7 @@ class Responses:
         """
         entity = self._principal.entity if entity is None else entity
         self._principal.require(entity, project)
-        index, *where = paging.listed_index(entity, project)
+        index, *where = listed_index(entity, project)
         projects = self._principal.scope.projects
 
         def wanted(response: ModelResponse) -> bool:
@@ -193,9 +193,9 @@ class Responses:
             found = find_response(self._runtime, snapshot, self._principal, id)
             if found.entity != entity:
                 raise NotFound("response", id)
-            return paging.cursor_at(ModelResponse, index, found)
+            return cursor_at(ModelResponse, index, found)
 
-        return paging.index_listing(self._runtime, ModelResponse, index, *where, place=place, order=order, keep=wanted)
+        return index_listing(self._runtime, ModelResponse, index, *where, place=place, order=order, keep=wanted)
 
     def _is_expired(self, response: ModelResponse) -> bool:
         return is_expired(self._runtime, response)

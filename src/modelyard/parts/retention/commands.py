@@ -7,6 +7,7 @@ import attrs
 import click
 
 from modelyard.cli.terminal import PlaceType, StoreName, entity_option, json_option, opened, show_fields, store_option
+from modelyard.parts.entities import say_if_unknown
 from modelyard.parts.retention.retained import MOST_DAYS
 from modelyard.parts.retention.service import KeepEvents, KeepLedger, KeepRuns, KeepTexts
 
@@ -75,6 +76,7 @@ def delete_entity(store: StoreName, entity: str, keep_ledger: bool, yes: bool) -
     Its keys, models, jobs, runs and texts go, with their files; running jobs are cancelled first. It may be repeated.
     """
     with opened(store) as platform:
+        say_if_unknown(platform, entity)
         if not yes:
             click.confirm(f"Delete all data of {entity} for ever?", abort=True)
         removed = platform.delete_entity(entity, keep_ledger=keep_ledger)

@@ -27,6 +27,7 @@ from modelyard.parts.scripted.answers import (
 from modelyard.parts.scripted.demands import checked, writable
 from modelyard.parts.scripted.parts import Item, Pause
 from modelyard.parts.scripted.rules import Rule, RuleBook, Script, on, rules_of
+from modelyard.parts.scripted.stopped import stopped
 from modelyard.protocols import Capabilities, Clock, ServedModel
 
 __all__ = ["Answer", "Rule", "Script", "ScriptedBackend", "call", "on", "pause", "reasoning", "say", "token"]
@@ -135,7 +136,7 @@ class ScriptedBackend:
 
     def _items(self, answer: Answer, request: CompletionRequest, reports: bool = False) -> Iterator[Item]:
         with self._noted():
-            deltas = items(answer, request)
+            deltas = stopped(items(answer, request), request)
             if not self._unchecked:
                 deltas = checked(writable(deltas, request), request)
             yield from with_usage(deltas, request) if reports or may_report(answer) else deltas

@@ -17,6 +17,7 @@ from modelyard.domain.completion import (
 )
 from modelyard.errors import BackendError, InvalidInput, NoAnswerPrepared
 from modelyard.parts.scripted.parts import Item, unusable
+from modelyard.parts.scripted.text_formats import StrictDocument
 from modelyard.platform.chat.delta_checks import validate_delta
 
 CUT = {FinishReason.LENGTH, FinishReason.CONTENT_FILTER}
@@ -177,7 +178,7 @@ def _invalid(text: str, schema: Mapping[str, Any], loc: Loc) -> str | None:
     if value is _NOT_JSON:
         return "JSON"
     try:
-        return None if fits(Document(schema, loc, _steps(text)), value, schema, loc) else _VALID
+        return None if fits(StrictDocument(schema, loc, _steps(text)), value, schema, loc) else _VALID
     except RecursionError:
         raise InvalidInput.at(*loc, msg="nests this answer too deep to be checked") from None
 

@@ -145,6 +145,7 @@ def serve(
     """
     from modelyard.parts.server import uvicorn_server  # noqa: PLC0415 - the help needs no server
 
+    run = uvicorn_server.run  # without uvicorn, this ends before it makes a store
     if anonymous is not None and not is_loopback(f"[{host}]" if ":" in host else host):
         raise click.UsageError(f"--anonymous is for a host that only this machine reaches; {host} is not one")
     with opened(store, must_exist=False, waits=True) as platform:
@@ -174,7 +175,7 @@ def serve(
         )
         app = forwarded.behind_proxy(app, root_path, proxies or forwarded.LOOPBACK)
         with ending_with_workers(platform):
-            uvicorn_server.run(app, host, port, grace, platform.health.leave, head_timeout)
+            run(app, host, port, grace, platform.health.leave, head_timeout)
 
 
 @click.command()
@@ -187,10 +188,11 @@ def ui(store: StoreName, port: int) -> None:
     """
     from modelyard.parts.server import uvicorn_server  # noqa: PLC0415 - the help needs no server
 
+    run = uvicorn_server.run
     with opened(store) as platform:
         log_to_terminal("text")
         click.echo(f"Look at http://127.0.0.1:{port}/ ; Ctrl-C stops it", err=True)
-        uvicorn_server.run(dashboard_app(platform, reader=host_principal()), "127.0.0.1", port)
+        run(dashboard_app(platform, reader=host_principal()), "127.0.0.1", port)
 
 
 @contextmanager

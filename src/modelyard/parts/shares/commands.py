@@ -4,6 +4,7 @@ import click
 
 from modelyard.cli.lazy_group import Group
 from modelyard.cli.terminal import Pairs, StoreName, json_option, names_once, opened, show_values, store_option
+from modelyard.parts.entities import say_if_unknown
 
 COLUMNS = ("entity", "weight", "running", "running_of")
 
@@ -56,4 +57,5 @@ def set_share(
     """Replace the share of ENTITY in the workers."""
     with opened(store) as platform:
         share = platform.shares.set(entity, weight=weight, running=running, running_of=dict(running_of))
+        say_if_unknown(platform, entity)
     show_values(as_json, COLUMNS, [share])

@@ -1,7 +1,6 @@
 """The results of a sweep: a row for each trial, and the best of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
 from math import ceil
 from typing import Any, Literal
 
@@ -9,7 +8,6 @@ import attrs
 
 from modelyard.domain.evaluation.statistics import CONFIDENCE, Interval, t_quantile
 from modelyard.domain.job import Job, JobStatus
-from modelyard.errors import MissingExtra
 from modelyard.parts.sweeps.records import RUNG, Sweep, number
 from modelyard.parts.sweeps.rungs import ERROR, jobs_of, score_of
 from modelyard.protocols import Snapshot
@@ -88,13 +86,12 @@ class SweepTable(list[SweepTrial]):
 
     def to_pandas(self) -> Any:
         """Return a data frame with a line for each trial. Raises `MissingExtra` if pandas is not installed."""
-        try:
-            pandas = import_module("pandas")
-        except ImportError as missing:
-            raise MissingExtra("pandas") from missing
+        from modelyard.parts.reports.frames import load_pandas  # noqa: PLC0415 - tables as text need none
+
         columns = ("status", "epochs", "score", "error", "loss", "model", "step")
         lines = [{"trial": one.number, **one.options, **{name: getattr(one, name) for name in columns}} for one in self]
-        return pandas.DataFrame(lines).set_index("trial") if lines else pandas.DataFrame()
+        frame = load_pandas().DataFrame(lines)
+        return frame.set_index("trial") if lines else frame
 
     @property
     def lines(self) -> tuple[list[str], list[list[object]]]:

@@ -6,14 +6,16 @@ from typing import Any, cast
 
 import attrs
 
+from modelyard.domain.completion import StoredCompletion
 from modelyard.domain.identity import Principal
 from modelyard.domain.promotion import CompletionLineage
 from modelyard.domain.record import EMPTY, Order
+from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.json import as_json
 from modelyard.parts.traces.call_query import EVERY_CALL, CallQuery, CallSearch, Places
 from modelyard.parts.traces.records import CallEnd, Feedback, TracedCall, completion_of, op_of
-from modelyard.platform.lineage import answered_lineage
+from modelyard.platform.lineage import lineage_of, may_read
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.owned import store_texts
 from modelyard.platform.paging import (
@@ -198,7 +200,7 @@ class Calls:
 
         def read(snapshot: Snapshot) -> CallLineage:
             call = _found(snapshot, place, call_id)
-            answered = call.completion_id and answered_lineage(snapshot, self._principal, call.completion_id)
+            answered = call.completion_id and _answered(snapshot, self._principal, call.completion_id)
             return CallLineage(call, answered or None)
 
         return self._runtime.store.read(read)
@@ -234,6 +236,14 @@ class Calls:
 # ---- steps ---------------------------------------------------------------------------------------------------------
 
 Place = tuple[str, str]
+
+
+def _answered(snapshot: Snapshot, principal: Principal, id: str) -> CompletionLineage | None:
+    """Return the source of a completion, stored or not; None if the principal may not see it or it is not booked."""
+    kept, booked = get_or_none(snapshot, StoredCompletion, id), get_or_none(snapshot, LedgerEntry, id)
+    if booked is None or not may_read(principal, booked):
+        return None
+    return lineage_of(snapshot, principal, booked, kept)
 
 
 def _found(snapshot: Snapshot, place: Place, call_id: str) -> TracedCall:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from types import UnionType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -206,8 +207,8 @@ def _json(raw: bytes) -> Any:
 
 _INNER = ("error", "errors", "fault", "base_resp", "detail")
 _MESSAGES = (
-    *("message", "msg", "detail", "error", "error_msg", "error_message", "errorMessage", "faultstring", "status_msg"),
-    *("error_description", "title", "reason", "description"),
+    *("message", "Message", "msg", "detail", "error", "error_msg", "error_message", "errorMessage", "faultstring"),
+    *("status_msg", "error_description", "title", "reason", "description"),
 )
 _CODES = ("code", "status_code", "error_code", "statusCode", "status")
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
@@ -221,24 +222,26 @@ def _parse_report(body: Any, raw: bytes, secret: str | None) -> _Report:
         if isinstance(inner, list):
             inner = inner[0] if inner else None
             continue
-        nested = next((inner[name] for name in _INNER if inner.get(name) and not isinstance(inner[name], str)), None)
-        if nested is None or inner is nested:
+        nested = next((inner[name] for name in _INNER if isinstance(inner.get(name), list | Mapping)), None)
+        if not nested:
             break
         above, inner = inner, nested
     if not isinstance(inner, Mapping):
         text = inner if isinstance(inner, str) else raw.decode(errors="replace")
         page = _TITLE.search(text) if text.lstrip().startswith("<") else None
         return _Report(_shown(page[1] if page else text, secret), code=_first(above, _CODES))
-    message = _first(inner, _MESSAGES) or _first(above, _MESSAGES)
+    message = _first(inner, _MESSAGES, str) or _first(above, _MESSAGES, str) or _first(inner, _MESSAGES)
     place = inner.get("loc") if isinstance(inner.get("loc"), list) else None
     param = place[-1] if place else inner.get("param")
     shown = _shown(param, secret) if isinstance(param, str) else None
     code = _first(inner, _CODES) or _first(above, _CODES)
-    return _Report(_shown(str(message or ""), secret), shown, code, str(inner.get("type")))
+    return _Report(_shown(str(message or ""), secret), shown, code, str(inner.get("type") or inner.get("__type")))
 
 
-def _first(owner: Mapping[str, Any], names: Iterable[str]) -> Any:
-    return next((owner[name] for name in names if owner.get(name) and isinstance(owner[name], str | int)), None)
+def _first(owner: Mapping[str, Any], names: Iterable[str], kind: type | UnionType = str | int) -> Any:
+    """Return the first of these members that says something: that an `error` is true does not."""
+    given = (owner.get(name) for name in names)
+    return next((one for one in given if one and one is not True and isinstance(one, kind)), None)
 
 
 def _shown(text: str, secret: str | None) -> str:

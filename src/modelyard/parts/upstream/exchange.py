@@ -317,6 +317,7 @@ class Exchange(Attempts):
         self._choices = request.n
         self._done, self._idle = False, 0
         self._reader: AnswerReader | None = None
+        self._last: Sequence[Any] = ()
 
     def _body(self, name: str) -> bytes:
         request = self._request
@@ -363,7 +364,11 @@ class Exchange(Attempts):
         except (RetryableError, TimeoutError, InvalidInput):
             if not self._done and not reader.complete:
                 raise
-        yield Emit([shown for delta in reader.end(self._done) for shown in self._choices_of(delta)])
+        try:
+            ended = reader.end(self._done)
+        except InvalidInput as wrong:
+            raise self._said(self._last, b"") or wrong from None
+        yield Emit([shown for delta in ended for shown in self._choices_of(delta)])
 
     def _take(self, found: Sequence[bytes], reader: AnswerReader) -> Flow[None]:
         """Read events, and emit their deltas at once, also before an error that one of them is."""
@@ -390,7 +395,7 @@ class Exchange(Attempts):
             if event:
                 reader.note("has an event that is not a chunk, which is left out")
             return ()
-        chunks = read_values(event)
+        chunks = self._last = read_values(event)
         try:
             deltas = reader.with_usage([delta for chunk in chunks for delta in reader.take(chunk, event)])
         finally:

@@ -38,7 +38,6 @@ class RequestInProgress(Protocol):
 
     def see_rate(self, stand: RateStand) -> None:
         """Note what is left of the rate of the key."""
-        ...
 
 
 class CompletionSpan(Protocol):
@@ -46,15 +45,12 @@ class CompletionSpan(Protocol):
 
     def traced(self, served: ServedModel) -> ServedModel:
         """Return the model with the headers by which another server continues the trace."""
-        ...
 
     def record(self) -> None:
         """Begin the span of recording the usage."""
-        ...
 
     def end(self) -> None:
         """End both, with what the completion has become."""
-        ...
 
 
 class Tracing(Protocol):
@@ -62,15 +58,12 @@ class Tracing(Protocol):
 
     def request_began(self, method: str, headers: Mapping[str, str]) -> Any:
         """Return the span of an HTTP request, which continues the trace that its headers name."""
-        ...
 
     def request_ended(self, span: Any, method: str, route: str, status: int, seconds: float) -> None:
         """End the span of an HTTP request."""
-        ...
 
     def begin(self, completion: "BookedRequest") -> CompletionSpan:
         """Return the span of a completion, below that of the request that asked for it."""
-        ...
 
 
 class BookedRequest:

@@ -41,11 +41,9 @@ class FlowResult:
 class Pool(Protocol):
     def begin(self, flow: Flow[Any], on_end: Callable[[FlowResult], None]) -> None:
         """Begin a flow, and call `on_end` with its result when it has ended."""
-        ...
 
     def work(self) -> None:
         """Do the work that runs in this thread."""
-        ...
 
     def close(self) -> None: ...
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import attrs
 
@@ -52,6 +53,11 @@ class Rows:
 
     def _repr_html_(self) -> str:
         return report.rows_table(self)
+
+    def to_pandas(self) -> Any:
+        """Return a data frame with a line for each trial of a row: the row, the output and each score in columns.
+        Raises `MissingExtra` if pandas is not installed."""
+        return report.data_frame(self)
 
     def __iter__(self) -> Iterator[RowResult]:
         return self.since(0)

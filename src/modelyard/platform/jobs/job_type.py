@@ -48,7 +48,8 @@ class JobType:
     `run` does the work. It yields after each write, so that it can be stopped there, and ends the job in its last
     write; an exception fails the job. `succeeded` and `failed` are the types of the events that record the end; a
     cancelled job has failed. `on_end` runs in the transaction that ends the job, and returns what has happened with it,
-    such as the run that has ended; `after_end` runs after it, unless the process dies in between. A job that is
+    such as the run that has ended; `after_end` runs after it, unless the process dies in between. The jobs that it
+    `awaits` are cancelled with it. A job that is
     `resumable` when it has ended keeps its files, and so does one that `shares_files` with others that need them.
     `found_by_lane` lets the id of the lane name the lane's last job. `can_run` is whether a platform has what jobs with
     a base model need; a worker leaves the others in the queue. One that `awaits_backend` goes back into the queue if
@@ -56,7 +57,7 @@ class JobType:
     records that a job reads, so that they stay until it has ended. A job that has recorded nothing for the seconds of
     `longest_pause` hangs. `tidy` ends what nobody needs any more: the processes that look after others call it once a
     lease. `shown` returns what a platform shows of a job by its id, or is None for its summary alone. `steps` returns
-    its events as they come, or is None if it has no steps to follow.
+    its events as they come, or is None if it has no steps to follow. One that `trains` is among the training jobs.
     """
 
     kind: str
@@ -65,6 +66,7 @@ class JobType:
     failed: str
     on_end: Callable[[Tx, Job], Iterable[object] | None] = nothing
     after_end: Callable[[Runtime, Job], None] = _settled
+    awaits: Callable[[Snapshot, Job], Iterable[Job]] = nothing
     resumable: Callable[[Job], bool] = _never
     shares_files: Callable[[Runtime, Job], bool] = _alone
     found_by_lane: bool = False
@@ -75,11 +77,20 @@ class JobType:
     tidy: Callable[[Runtime], None] = _nothing_else
     shown: Callable[[Any, str], object] | None = None
     steps: Callable[[Any, str], Iterable[Any]] | None = None
+    trains: bool = False
 
 
 def answers(runtime: Runtime, base_model: str) -> bool:
     """Return whether the platform has a backend for the base model, if the job needs one."""
     return not base_model or any(entry.id == base_model for entry in runtime.backend.entries())
+
+
+def training_job(platform: Any, id: str) -> object:
+    return platform.training.get(id)
+
+
+def training_steps(platform: Any, id: str) -> Iterable[Any]:
+    return platform.training.job(id).events()  # type: ignore[no-any-return]
 
 
 def longest_row(settings: Settings) -> float:

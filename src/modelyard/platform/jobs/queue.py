@@ -154,6 +154,9 @@ def end(
     done = attrs.evolve(job, status=status, place=QueueState.DONE, ended_at=progress.updated_at, error_message=message)
     tx.replace(done)
     types[job.kind].on_end(tx, done)
+    for awaited in types[job.kind].awaits(tx, done):
+        by = progress.cancelled_by or f"the end of its {job.kind}"
+        request_cancel(tx, types, awaited.id, job.id, by, progress.updated_at)
     if job.place is QueueState.CLAIMED:
         announce_freed(tx, job.entity)
     if job.place is QueueState.READY:

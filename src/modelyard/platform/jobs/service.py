@@ -8,7 +8,7 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobProgress, JobStatus, JobSummary
 from modelyard.domain.record import Order
 from modelyard.domain.training import TrainingEvent
-from modelyard.errors import NotFound
+from modelyard.errors import InvalidInput, NotFound, nearest
 from modelyard.platform.jobs.announced import require_worker, waits_of
 from modelyard.platform.jobs.claims import latest_job
 from modelyard.platform.jobs.events import event_listing
@@ -40,16 +40,22 @@ class Jobs:
         project: str | None = None,
         entity: str | None = None,
         status: JobStatus | None = None,
+        kind: str | None = None,
         order: Order = "asc",
     ) -> Listing[JobSummary]:
-        """List jobs in the order of their creation: all that the caller may see, or those of an entity, a project or a
-        status. Raises `Forbidden`, `InvalidInput`."""
+        """List jobs in the order of their creation: all that the caller may see, or those of an entity, a project, a
+        status or a kind. Raises `Forbidden`, `InvalidInput`."""
+        if kind is not None and kind not in self._runtime.job_types:
+            raise InvalidInput.at("kind", msg=f"no such kind of job{nearest(kind, self._runtime.job_types)}")
         entity = listed_entity(self._principal, entity, project)
         index, *where = _narrowest_index(entity, project, status)
+        if kind is not None and index == "all":
+            index, where = "of_kind", [kind]
         place = partial(self._place, index)
 
         def keep(job: Job) -> bool:
-            return self._sees(job) and status in (None, job.status) and project in (None, job.project)
+            chosen = status in (None, job.status) and project in (None, job.project) and kind in (None, job.kind)
+            return chosen and self._sees(job)
 
         return index_listing(
             self._runtime, Job, index, *where, place=place, order=order, keep=keep, shown=self._summaries

@@ -2,4 +2,4 @@
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "loop", "rounds", "service")
+defer_modules(__name__, "service")

@@ -22,7 +22,6 @@ from modelyard.platform.jobs.waiting import Followed, afollowed, follow, followe
 from modelyard.platform.listing import Cursor
 from modelyard.platform.paging import cursor_at, get_or_none, listed_index
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training.methods import TRAINING_KINDS
 from modelyard.platform.training.metrics import SHOWN, MetricRows, metric_rows
 from modelyard.platform.training.submission import continue_job, going_child
 from modelyard.platform.training.trajectories import TrajectorySummary
@@ -99,8 +98,7 @@ class JobHandle:
 
     def plot(self) -> "report.Plot":
         """Plot all that it recorded, step by step, the reward first: to `save`, or to show in a notebook."""
-        job = self.refresh()
-        return report.job_plot(self._runtime, job, f"{job.kind.upper()} job {self.id}: {_standing(job)}")
+        return report.job_plot(self._runtime, self.refresh())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a page of it, to look at without this platform."""
@@ -115,7 +113,7 @@ class JobHandle:
     def trajectories(self) -> TrajectorySummary | None:
         """Return what an RL job learns from, in short; None before it begins, and for jobs of other kinds."""
         return self._runtime.store.read(
-            lambda snapshot: TrajectorySummary.of(found_job(snapshot, self._principal, self.id))
+            lambda snapshot: TrajectorySummary.of(found_job(self._runtime, snapshot, self._principal, self.id))
         )
 
     def _repr_html_(self) -> str:
@@ -151,18 +149,12 @@ class JobHandle:
         return follow(turns, partial(iter_events, self._runtime, self.id), after)
 
     def _look(self) -> Job:
-        return self._runtime.store.read(lambda snapshot: found_job(snapshot, self._principal, self.id))
-
-
-def _standing(job: TrainingJob) -> str:
-    if job.status is not JobStatus.RUNNING or job.total is None:
-        return ", ".join(filter(None, (job.status.value, job.stop_reason)))
-    return f"{job.status.value}, step {job.progress} of {job.total}"
+        return self._runtime.store.read(lambda snapshot: found_job(self._runtime, snapshot, self._principal, self.id))
 
 
 def cancel_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJob:
     now = runtime.clock.now()
-    find = partial(found_job, principal=principal, job_id=job_id)
+    find = partial(found_job, runtime, principal=principal, job_id=job_id)
     return cancel_found(runtime, principal, find, lambda tx, job: shown(runtime, tx, [job], now)[0])
 
 
@@ -171,7 +163,7 @@ def pause_job(runtime: Runtime, principal: Principal, job_id: str) -> Job:
     `Conflict` for one that has ended."""
 
     def step(tx: Tx) -> Job:
-        job = found_job(tx, principal, job_id)
+        job = found_job(runtime, tx, principal, job_id)
         for child in going_child(tx, job):
             request_pause(tx, child.id, principal.name)
         return request_pause(tx, job.id, principal.name)
@@ -185,7 +177,7 @@ def resume_job(runtime: Runtime, principal: Principal, job_id: str) -> Job:
     ids, now, most = (runtime.ids(), runtime.ids()), runtime.clock.now(), runtime.settings.max_queued_jobs
 
     def step(tx: Tx) -> Job:
-        job = found_job(tx, principal, job_id)
+        job = found_job(runtime, tx, principal, job_id)
         resumed = resume_paused(tx, job)
         if resumed is None:
             return continue_job(tx, job, ids, now, most)
@@ -199,13 +191,14 @@ def resume_job(runtime: Runtime, principal: Principal, job_id: str) -> Job:
 # ---- jobs as their owner sees them -----------------------------------------------------------------------------------
 
 
-def visible(principal: Principal) -> Callable[[Job], bool]:
-    return lambda job: job.kind in TRAINING_KINDS and principal.scope.covers(job.entity, job.project)
+def visible(runtime: Runtime, principal: Principal) -> Callable[[Job], bool]:
+    types = runtime.job_types
+    return lambda job: types[job.kind].trains and principal.scope.covers(job.entity, job.project)
 
 
-def found_job(snapshot: Snapshot, principal: Principal, job_id: str) -> Job:
+def found_job(runtime: Runtime, snapshot: Snapshot, principal: Principal, job_id: str) -> Job:
     job = get_or_none(snapshot, Job, job_id)
-    if job is None or not visible(principal)(job):
+    if job is None or not visible(runtime, principal)(job):
         raise NotFound("Training job", job_id)
     return job
 
@@ -245,7 +238,7 @@ def _position(head: Sequence[Cursor], job: Job) -> int | None:
 def shown_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJob:
     now = runtime.clock.now()
     return runtime.store.read(
-        lambda snapshot: shown(runtime, snapshot, [found_job(snapshot, principal, job_id)], now)[0]
+        lambda snapshot: shown(runtime, snapshot, [found_job(runtime, snapshot, principal, job_id)], now)[0]
     )
 
 

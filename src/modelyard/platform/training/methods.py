@@ -58,8 +58,6 @@ class JobRequest:
     needs: Mapping[str, Any]
 
 
-TRAINING_KINDS = frozenset({JobKind.SFT, JobKind.RL, JobKind.DPO, JobKind.LOOP})
-
 METHODS: Mapping[str, Method] = {
     method.kind: method
     for method in (

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from importlib import import_module
 from typing import Any, Protocol
 
 import attrs
@@ -11,18 +10,11 @@ import attrs
 from modelyard import report
 from modelyard.domain.job import JobEvent, JobProgress
 from modelyard.domain.training import STEPS, TRAINING_STARTED
-from modelyard.errors import MissingExtra
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 
 _PAGE = 500
-
-_TENSORBOARD = (
-    "tensorboard.compat.proto.event_pb2",
-    "tensorboard.compat.proto.summary_pb2",
-    "tensorboard.summary.writer.event_file_writer",
-)
 
 SHOWN = ("loss", "valid_loss", "reward", "held_out", "accuracy", "margin")
 
@@ -47,7 +39,7 @@ class MetricLogger(Protocol):
 
 class MetricRows(list[MetricRow]):
     """The steps of a job, in order; a loop that validates begins with step 0, before its first round. `to_pandas` makes
-    a data frame of them; a notebook shows a table.
+    a data frame of them, `save` a file; a notebook shows a table.
 
     job.metrics().to_tensorboard("runs/first")
     job.metrics().log_to(wandb.init(project="support"))
@@ -56,26 +48,16 @@ class MetricRows(list[MetricRow]):
     def to_pandas(self) -> Any:
         """Return a data frame with a line for each step: `created_at`, and a column for each metric. Raises
         `MissingExtra` if pandas is not installed."""
-        try:
-            pandas = import_module("pandas")
-        except ImportError as missing:
-            raise MissingExtra("pandas") from missing
-        index = pandas.Index([row.step for row in self], name="step")
-        return pandas.DataFrame([{"created_at": row.created_at, **row.values} for row in self], index=index)
+        return report.data_frame(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write them to a file of the kind that its ending names: .html, .jsonl or .csv. Raises `InvalidInput`."""
+        report.save_metrics(self, path)
 
     def to_tensorboard(self, folder: str | os.PathLike[str]) -> None:
         """Write the numbers as scalars into a file of events in `folder`, each at the time of its step. Raises
         `MissingExtra` if tensorboard is not installed."""
-        try:
-            event, summary, files = map(import_module, _TENSORBOARD)
-        except ImportError as missing:
-            raise MissingExtra("tensorboard") from missing
-        writer = files.EventFileWriter(os.fspath(folder))
-        for row in self:
-            values = [summary.Summary.Value(tag=name, simple_value=value) for name, value in row.values.items()]
-            at = row.created_at.timestamp()
-            writer.add_event(event.Event(wall_time=at, step=row.step, summary=summary.Summary(value=values)))
-        writer.close()
+        report.write_events(self, folder)
 
     def log_to(self, run: MetricLogger) -> None:
         """Log the numbers, step by step, to a run of wandb or trackio, or anything with their `log`."""
@@ -87,14 +69,10 @@ class MetricRows(list[MetricRow]):
 
 
 def metric_rows(runtime: Runtime, job_id: str, most: int | None = None) -> MetricRows:
-    last = runtime.store.read(lambda snapshot: _last_seq(snapshot, job_id))
+    progress = runtime.store.read(lambda snapshot: get_or_none(snapshot, JobProgress, job_id))
+    last = progress.last_seq if progress is not None else 0
     events = all_events(runtime, job_id) if most is None or last <= most else _some(runtime, job_id, last, most)
     return MetricRows(row for row in map(row_of, events) if row is not None)
-
-
-def _last_seq(snapshot: Snapshot, job_id: str) -> int:
-    progress = get_or_none(snapshot, JobProgress, job_id)
-    return progress.last_seq if progress is not None else 0
 
 
 def all_events(runtime: Runtime, job_id: str) -> Iterator[JobEvent]:

@@ -13,7 +13,7 @@ from modelyard.domain.job import Job, JobKind, JobStatus, files_of
 from modelyard.domain.models import Model
 from modelyard.domain.record import EMPTY, Order
 from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
-from modelyard.domain.training_config import DPOOptions, LoopOptions, RLOptions, SFTOptions, TrainingConfig
+from modelyard.domain.training_config import DPOOptions, RLOptions, SFTOptions, TrainingConfig
 from modelyard.domain.worker import Resources, check_resources
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.training_data import DATASETS, RowFormat, group_rows
@@ -25,7 +25,6 @@ from modelyard.platform.jobs.events import event_listing
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import cursor_at, index_listing, listed_entity, named_place
-from modelyard.platform.training import loop as loops
 from modelyard.platform.training.data import (
     BaseModelCheck,
     DatasetRows,
@@ -54,7 +53,7 @@ from modelyard.platform.training.handle import (
     visible,
 )
 from modelyard.platform.training.methods import METHODS, JobRequest, Method, resolved
-from modelyard.platform.training.submission import add_job, new_job, require_offered
+from modelyard.platform.training.submission import add_job, new_job, parent_lane, require_offered
 from modelyard.protocols import Snapshot, StoredArtifact
 
 if TYPE_CHECKING:
@@ -134,36 +133,6 @@ class Training(Extended, TrainingMembers):
         """
         return self.submit(JobKind.DPO, model, data, options, idempotency_key=idempotency_key, needs=needs)
 
-    def loop(
-        self,
-        model: Model | str,
-        tasks: "loops.Tasks",
-        reward: "loops.Reward | None" = None,
-        *,
-        held_out: "loops.Tasks | None" = None,
-        idempotency_key: str | None = None,
-        needs: Resources | None = None,
-        **options: Unpack[LoopOptions],
-    ) -> JobHandle:
-        """Train a model by RL in rounds: sample answers to tasks, judge them, train on the rewards, validate, repeat.
-
-        `tasks` are rows with `messages` or a `prompt` and what the reward reads, in the forms that `evaluations.run`
-        takes. `reward` is a scorer, declarative or a function of output and row; a function must be importable by its
-        module, because the loop may be resumed in another process. With an `agent`, that makes the answers
-        (docs/how-to/train-your-agent.md). On the `held_out` tasks the reward is measured
-        without training on it, in an evaluation run; `stop_when` stops early by it. Each round makes one checkpoint;
-        the job's `step` is the best by held-out reward, else the last. `options` are the fields of `LoopConfig`, and of
-        `RLConfig` for the rounds. Killed at any point, it continues where it was: no round is trained twice. Raises as
-        `sft` does.
-        """
-        asked = {"reward": reward, "held_out": held_out, **options}
-        if (job := self._submitted(JobKind.LOOP, model, tasks, asked, idempotency_key, needs)) is not None:
-            return job
-        method, model = self.method(JobKind.RL, model)
-        check_options(JobKind.LOOP, LoopOptions, options, method.config)
-        request = self._request(method, model, loops.resolve(options, method.config), idempotency_key, needs)
-        return loops.new_loop(self._runtime, self._principal, request, tasks, reward, held_out, self._add)
-
     def submit(
         self,
         kind: str,
@@ -177,8 +146,11 @@ class Training(Extended, TrainingMembers):
     ) -> JobHandle:
         """Train a model by the method of this kind, as the method of that name does. With `require_worker`, raises
         `NoWorker` before any data are read if no worker is alive."""
-        if (job := self._submitted(kind, model, data, options, idempotency_key, needs)) is not None:
-            return job
+        asked = (kind, model, data, options, idempotency_key, needs)
+        for part in self._runtime.parts:
+            job: JobHandle | None = None if part.submits is None else part.submits(self, *asked)
+            if job is not None:
+                return job
         method, model = self.method(kind, model)
         check_options(method.kind, method.options, options, method.config)
         request = self._request(method, model, resolved(method.config, options), idempotency_key, needs)
@@ -193,10 +165,6 @@ class Training(Extended, TrainingMembers):
         with remove_unless_recorded(self._runtime.artifacts, stored.name):
             check_rows(request.config, rows)
             return self._submit(request, {**own(stored), "rows": rows})
-
-    def _submitted(self, *asked: Any) -> JobHandle | None:
-        made = (part.submits(self, *asked) for part in self._runtime.parts if part.submits is not None)
-        return next((job for job in made if job is not None), None)
 
     # ---- datasets
 
@@ -269,7 +237,7 @@ class Training(Extended, TrainingMembers):
         """
         entity = listed_entity(self._principal, entity, project)
         lane = None if model is None else self._lane(model)
-        sees = visible(self._principal)
+        sees = visible(self._runtime, self._principal)
 
         def keep(job: Job) -> bool:
             wanted = entity in (None, job.entity) and project in (None, job.project)
@@ -282,7 +250,7 @@ class Training(Extended, TrainingMembers):
         def show(snapshot: Snapshot, found: Sequence[Job]) -> Sequence[TrainingJob]:
             return shown(self._runtime, snapshot, found, self._runtime.clock.now())
 
-        more: Any = {"keep": keep, "shown": show, "also": () if lane is None else (loops.lane_of(lane),)}
+        more: Any = {"keep": keep, "shown": show, "also": () if lane is None else (parent_lane(lane),)}
         return index_listing(self._runtime, Job, index, *where, place=place, order=order, **more)
 
     # ---- how a job is made
@@ -363,7 +331,7 @@ class Training(Extended, TrainingMembers):
         return self._model(model).id if "/" in model else model
 
     def _place(self, index: str, job_id: str, snapshot: Snapshot) -> Cursor:
-        return cursor_at(Job, index, found_job(snapshot, self._principal, job_id))
+        return cursor_at(Job, index, found_job(self._runtime, snapshot, self._principal, job_id))
 
 
 def check_options(kind: str, keywords: type, options: Mapping[str, Any], config: type[TrainingConfig]) -> None:

@@ -21,7 +21,12 @@ from modelyard.protocols import Snapshot, Tx
 SEED_BYTES = 6
 
 CHILD = "child_id"
-RUN = "run_id"
+"""The member of a job's result that names the training job that it waits for."""
+
+
+def parent_lane(model_id: str) -> str:
+    """Return the lane of jobs that wait for training jobs of a model, and so cannot share its lane."""
+    return f"{model_id}/loop"
 
 
 def require_offered(runtime: Runtime, base_model: str, method: str) -> None:

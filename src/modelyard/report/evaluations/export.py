@@ -49,7 +49,7 @@ class RunRows:
 
 
 def run_lines(run: RunRows, format: Format) -> Iterator[bytes]:
-    return _json_lines(map(_run_object, run.full())) if format == "jsonl" else _csv(_run_table(run))
+    return json_lines(map(_run_object, run.full())) if format == "jsonl" else csv_lines(_run_table(run))
 
 
 def _run_object(scored: FullScoredPrediction) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def comparison_lines(
     both = paired_rows(rows(baseline.full()), rows(candidate.full()))
     pairs = ((pair[0], pair[1]) for pair in both if isinstance(pair, tuple))
     found = (_pair_object(one, other, values(one), values(other)) for one, other in pairs if one and other)
-    return _json_lines(found) if format == "jsonl" else _csv(_pair_table(found, names))
+    return json_lines(found) if format == "jsonl" else csv_lines(_pair_table(found, names))
 
 
 def _pair_object(one: RunRow, other: RunRow, before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Any]:
@@ -161,12 +161,12 @@ def _pair_table(found: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Ite
 # ---- lines -------------------------------------------------------------------------------------------------------
 
 
-def _json_lines(found: Iterator[Mapping[str, Any]]) -> Iterator[bytes]:
+def json_lines(found: Iterator[Mapping[str, Any]]) -> Iterator[bytes]:
     while batch := b"".join(dumps(one) + b"\n" for one in islice(found, _BATCH)):
         yield batch
 
 
-def _csv(found: Iterator[Sequence[Any]]) -> Iterator[bytes]:
+def csv_lines(found: Iterator[Sequence[Any]]) -> Iterator[bytes]:
     while batch := list(islice(found, _BATCH)):
         text = io.StringIO()
         csv.writer(text).writerows([_cell(value) for value in line] for line in batch)

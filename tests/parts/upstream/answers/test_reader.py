@@ -293,6 +293,41 @@ def test_an_odd_chunk_costs_itself_alone(odd: Any, at: int) -> None:
 
 
 @each_case(
+    "pieces",
+    [
+        ["hi", " there"],
+        [{"text": "hi"}, {"text": " there"}],
+        [{"content": None, "text": "hi"}, {"content": " there"}],
+        [["hi"], [{"content": " there"}]],
+        [{"content": "hi"}, " there"],
+    ],
+)
+@each_case("name", ["delta", "message"])
+def test_a_piece_may_be_its_text_alone(pieces: list[Any], name: str) -> None:
+    chunks = [{"choices": [{"index": 0, name: piece}]} for piece in pieces]
+    found = read(STREAMED, *chunks, chunk({}, "stop"))
+    assert "".join(delta.text for delta in found) == "hi there"
+
+
+@each_case("content", ["", " there"])
+@each_case("name", ["finish_reason", "finishReason", "stop_reason", "done_reason"])
+def test_the_reason_may_stand_in_the_message(content: str, name: str) -> None:
+    ended = {"choices": [{"index": 0, "delta": {"content": content, name: "length"}}]}
+    for chunks in ([chunk({"content": "hi"}), ended], [chunk({"content": "hi", name: None}), ended]):
+        found = read(STREAMED, *chunks)
+        assert "".join(delta.text for delta in found) == f"hi{content}"
+        assert found[-1].finish_reason is FinishReason.LENGTH
+    (found_whole,) = read(ASKED, {"choices": [{"message": {"content": "hi", name: "length"}}]})
+    assert found_whole.finish_reason is FinishReason.LENGTH
+
+
+def test_a_message_may_be_its_text_alone() -> None:
+    for message in ("hi there", {"text": "hi there"}, {"content": "", "text": "hi there"}, ["hi there"]):
+        (found,) = read(ASKED, {"choices": [{"message": message, "finish_reason": "stop"}]})
+        assert found.text == "hi there"
+
+
+@each_case(
     ("given", "kept"),
     [(None, -9999.0), ("b", -9999.0), (float("-inf"), -9999.0), (float("nan"), -9999.0), ("-0.5", -0.5), (1e-7, 0.0)],
 )

@@ -241,6 +241,10 @@ class TestUsage:
             {**STOP, "tokens_evaluated": 1000, "tokens_predicted": 2},
             {**STOP, "timings": {"prompt_n": 400, "cache_n": 600, "predicted_n": 2}},
             {**STOP, "usageMetadata": {"promptTokenCount": 1000, "candidatesTokenCount": 2}},
+            {**STOP, "usage": json.dumps(counted(1000, 2)["usage"])},
+            {**STOP, "usage": {"prompt_tokens_count": 1000, "completion_tokens_count": 2}},
+            {**STOP, "usage": {"input_token_count": 1000, "generated_token_count": 2}},
+            {**STOP, "usage": {"prompt-tokens": 1000, "Completion-Tokens": "2"}},
         ],
     )
     def test_usage_is_found_wherever_it_stands(self, ask: Any, last: Any) -> None:

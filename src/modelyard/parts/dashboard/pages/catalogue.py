@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from urllib.parse import quote
 
-from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.errors import InvalidInput, ModelyardError
 from modelyard.parts.dashboard.view import HtmlPage, View, empty
 from modelyard.parts.reports.html import Html, facts, joined, section, table, tag
@@ -13,6 +14,9 @@ from modelyard.report.numbers import NONE, count_text
 
 LONGEST = 20_000
 MOST_TOKENS = 1024
+
+_UNITS = {"image": "an image", "request": "a request"}
+"""Of prices that are not for tokens."""
 
 
 def listed(view: View) -> HtmlPage:
@@ -27,24 +31,30 @@ def _line(view: View, entry: CatalogueEntry) -> Sequence[object]:
     return (
         view.link(entry.id, "catalogue", entry.id),
         count_text(entry.context_length),
-        *(
-            f"{getattr(entry.pricing, name) * 10**6:f}".rstrip("0").rstrip(".") or "0"
-            for name in ("prompt", "completion")
-        ),
+        *(_of_a_million(getattr(entry.pricing, name)) for name in ("prompt", "completion")),
         ", ".join(entry.supported_features) or NONE,
     )
 
 
+def _of_a_million(price: Decimal) -> str:
+    return f"{price * 10**6:f}".rstrip("0").rstrip(".") or "0"
+
+
+def _prices(pricing: Pricing) -> Iterator[tuple[str, str]]:
+    for name, text in pricing.texts.items():
+        amount = text if name in _UNITS else _of_a_million(Decimal(text))
+        yield name.replace("_", " "), f"{amount} USD for {_UNITS.get(name, 'a million tokens')}"
+
+
 def entry(view: View) -> HtmlPage:
     found = view.platform.catalogue.get(view.params["model"])
-    prices = [(name, f"{value} USD") for name, value in found.pricing.texts.items() if value not in ("0", None)]
     pairs = [
         ("context", f"{count_text(found.context_length)} tokens"),
         ("answers up to", f"{count_text(found.max_output_length)} tokens"),
         ("takes", ", ".join(found.input_modalities)),
         ("sampling parameters", ", ".join(found.supported_sampling_parameters) or NONE),
         ("features", ", ".join(found.supported_features) or NONE),
-        *prices,
+        *_prices(found.pricing),
     ]
     content = [facts(pairs), _box(view, found.id), section("Call it", *_calls(view, found.id))]
     return HtmlPage(found.name or found.id, joined(content))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 
-from modelyard.domain.job import JobKind, JobStatus, JobSummary
+from modelyard.domain.job import JobStatus, JobSummary
 from modelyard.domain.record import Page
 from modelyard.domain.training import STEPS, TrainingJob
 from modelyard.errors import NotFound
@@ -24,6 +24,7 @@ from modelyard.parts.dashboard.view import (
     status_chip,
     when,
 )
+from modelyard.parts.loops.part import LOOP
 from modelyard.parts.reports.curves import curves
 from modelyard.parts.reports.html import Html, chip, facts, html, joined, section, shortened, table, tag
 from modelyard.parts.reports.inline_chart import sparkline
@@ -32,14 +33,14 @@ from modelyard.parts.reports.training_plots import metric_order
 from modelyard.parts.responses.records import RESPONSE_JOB
 from modelyard.parts.tinker.records import COMMANDS_JOB
 from modelyard.parts.traffic.records import COLLECT_JOB
-from modelyard.platform.training.methods import TRAINING_KINDS
+from modelyard.platform.training.methods import METHODS
 from modelyard.platform.training.metrics import MetricRow
 from modelyard.platform.training.trajectories import ShownTrajectory, TrajectorySummary
 from modelyard.report.numbers import NONE, count_text, ref_text
 
 PAGE = 50
 SEARCHED = 1000
-"""How many of the newest jobs are searched."""
+"""How many of the newest jobs are searched for words."""
 
 POINTS = 600
 """About how many steps of a job are read for its curves."""
@@ -47,33 +48,37 @@ POINTS = 600
 MOST_ROUNDS = 100
 """How many rounds of a loop are listed."""
 
+_TRAINING = frozenset({*METHODS, LOOP})
 _OF_ROUNDS = ("reward", "held_out", "checkpoint", "zero_variance_groups", "failed_rollouts")
 
 
 def listed(view: View) -> HtmlPage:
     status = JobStatus(view.query["status"]) if view.query.get("status") in [*JobStatus] else None
     query, kind = view.query.get("q", ""), view.query.get("kind", "")
-    jobs = view.platform.jobs.list(order="desc", status=status)
-    page = (
-        jobs.page(PAGE, view.query.get("after"))
-        if not query + kind
-        else Page(_searched(view, jobs, query, kind), False)
-    )
-    known = view.platform.annotations.of(job.id if job.kind in TRAINING_KINDS else job.subject for job in page)
+    kind = kind if kind in view.platform.job_types else ""
+    jobs = view.platform.jobs.list(order="desc", status=status, kind=kind or None)
+    page = Page(_searched(view, jobs, query), False) if query else jobs.page(PAGE, view.query.get("after"))
+    known = view.platform.annotations.of(job.id if job.kind in _TRAINING else job.subject for job in page)
     columns = [(name, "brief") for name in ("job", "works on", "status", "progress", "created")]
     columns.append(("took", "number brief"))
     lines = [_line(view, job, known.get(job.id) or known.get(job.subject)) for job in page]
     nothing = empty("No job found.") if query + kind else _nothing(status)
     shown = table([*columns, ("message", "text"), ("tags", "")], lines) if lines else nothing
-    more = view.link("Older jobs", "jobs", status=status, after=page.items[-1].id) if page.has_more else ""
-    among = tag("p", f"Among the newest {count_text(SEARCHED)} jobs.", kind="quiet") if query + kind else ""
+    after = {"status": status, "kind": kind, "after": page.items[-1].id} if page.has_more else {}
+    more = view.link("Older jobs", "jobs", **after) if after else ""
+    among = tag("p", _order(query, kind), kind="quiet") if lines else ""
     content = joined([_search(view, query, kind, status), _filters(view, kind, status), among, shown, tag("p", more)])
     return HtmlPage("Jobs", content, live=not view.query.get("after"))
 
 
+def _order(query: str, kind: str) -> str:
+    found = f", found among the newest {count_text(SEARCHED)}{f' of {kind}' if kind else ''}" if query else ""
+    return f"The newest first{found}."
+
+
 def _filters(view: View, kind: str, status: JobStatus | None) -> Html:
     """Choose a status, and a kind of those that the platform knows."""
-    kinds = sorted({*view.platform.job_types, kind} - {""})
+    kinds = sorted(view.platform.job_types)
     states = _choices(view, "status", [*JobStatus], status or "", lambda one: {"status": one, "kind": kind})
     return joined([states, _choices(view, "kind", kinds, kind, lambda one: {"status": status, "kind": one})])
 
@@ -97,11 +102,8 @@ def _search(view: View, query: str, kind: str, status: JobStatus | None) -> Html
     return tag("form", field, *kept, tag("button", "Search"), method="get", action=view.url("jobs"), role="search")
 
 
-def _searched(view: View, jobs: Iterable[JobSummary], query: str, kind: str) -> tuple[JobSummary, ...]:
+def _searched(view: View, jobs: Iterable[JobSummary], query: str) -> tuple[JobSummary, ...]:
     wanted, newest = query.casefold(), islice(jobs, SEARCHED)
-    of_kind = (job for job in newest if job.kind == (kind or job.kind))
-    if not query:
-        return tuple(islice(of_kind, PAGE))
     known = annotated(view, AnnotatedKind.JOB, query) | annotated(view, AnnotatedKind.RUN, query)
     models = islice(view.platform.models.list(order="desc"), SEARCHED)
     named = {one.id for one in models if wanted in f"{one.project}/{one.name}".casefold()}
@@ -110,7 +112,7 @@ def _searched(view: View, jobs: Iterable[JobSummary], query: str, kind: str) -> 
         said = f"{job.kind} {job.error_message or ''}".casefold()
         return job.id in known or job.subject in known or job.subject in named or wanted in said
 
-    return tuple(islice(filter(fits, of_kind), PAGE))
+    return tuple(islice(filter(fits, newest), PAGE))
 
 
 def _nothing(status: JobStatus | None) -> Html:
@@ -141,7 +143,7 @@ def subject(view: View, job: JobSummary) -> Html:
     """Return a link to what a job works on."""
     if job.kind in (BATCH_JOB, COLLECT_JOB, RESPONSE_JOB):
         return short_id(job.subject)
-    if job.kind not in (*TRAINING_KINDS, COMMANDS_JOB):
+    if job.kind not in (*_TRAINING, COMMANDS_JOB):
         return _run(view, job.subject)
     try:
         model = view.platform.models.get(job.subject)
@@ -163,11 +165,11 @@ def progress(step: int, total: int | None) -> Html:
 
 
 def running_line(view: View, job: JobSummary) -> Sequence[object]:
-    rows = view.platform.training.job(job.id).metrics(60) if job.kind in TRAINING_KINDS else []
+    rows = view.platform.training.job(job.id).metrics(60) if job.kind in _TRAINING else []
     shown = next(iter(metric_order(rows[-1].values)), None) if rows else None
     values = [row.values[shown] for row in rows if shown in row.values] if shown else []
     last = f"{shown} {values[-1]:.4g}" if values else NONE
-    left = _left(view.platform.training.get(job.id), view) if job.kind in TRAINING_KINDS else NONE
+    left = _left(view.platform.training.get(job.id), view) if job.kind in _TRAINING else NONE
     drawing = joined([Html(sparkline(values)), tag("small", last)])
     return (
         _name(view, job),
@@ -190,13 +192,13 @@ def job(view: View) -> HtmlPage:
     found = view.platform.jobs.get(view.params["job"])
     if found.kind == COLLECT_JOB:
         return HtmlPage("Collection", _summary(view, found, _collected(view, found.id)), live=found.ended_at is None)
-    if found.kind not in TRAINING_KINDS:
+    if found.kind not in _TRAINING:
         driven = found.kind == COMMANDS_JOB
         to = ("tinker", view.platform.compat.training_runs.of_job(found.id).id) if driven else ("runs", found.subject)
         content = joined([_summary(view, found, []), tag("p", view.link("To the run", *to))])
         return HtmlPage(f"{found.kind.capitalize()} job", content, live=found.ended_at is None)
     training = view.platform.training.get(found.id)
-    rows, loop = view.platform.training.job(found.id).metrics(POINTS), found.kind == JobKind.LOOP
+    rows, loop = view.platform.training.job(found.id).metrics(POINTS), found.kind == LOOP
     drawn = job_curves([("", rows)], "round" if loop else "optimizer step")
     content = joined(
         [
@@ -269,7 +271,7 @@ def _summary(view: View, job: JobSummary, more: Iterable[tuple[str, object]]) ->
 
 def _training_facts(view: View, job: TrainingJob) -> list[tuple[str, object]]:
     checkpoint = NONE if job.step is None else view.link(f"step {job.step}", "models", job.model_id)
-    pairs: list[tuple[str, object]] = [("best checkpoint" if job.kind == JobKind.LOOP else "checkpoint", checkpoint)]
+    pairs: list[tuple[str, object]] = [("best checkpoint" if job.kind == LOOP else "checkpoint", checkpoint)]
     if job.loop_id is not None:
         pairs.append(("round of", view.link(joined(["loop ", short_id(job.loop_id)]), "jobs", job.loop_id)))
     if job.stop_reason is not None and job.error_message is None:

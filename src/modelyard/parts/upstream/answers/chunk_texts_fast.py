@@ -126,6 +126,8 @@ class ChunkTexts:
                 return None
             if any(choice.get(name) is not None for name in _MORE) or (reasoning and delta.get("refusal") is not None):
                 return None
+            if any(delta.get(name) is not None for name in reasons.NAMES):
+                return None
             if (
                 _NESTED.intersection(map(type, delta.values()))
                 or sum(type(one) in _NESTED for one in chunk.values()) > 1

@@ -39,8 +39,13 @@ NAMES = ("finish_reason", "finishReason", "stop_reason", "done_reason")
 
 
 def reason_in(choice: Mapping[str, Any]) -> Any:
-    """Return what a choice says of its end; None if it has not ended."""
-    return next((choice[name] for name in NAMES if choice.get(name) is not None), None)
+    """Return what a choice says of its end, itself or in its message; None if it has not ended."""
+    for owner in (choice, choice.get("delta"), choice.get("message")):
+        if isinstance(owner, Mapping):
+            for name in NAMES:
+                if owner.get(name) is not None:
+                    return owner[name]
+    return None
 
 
 @attrs.frozen

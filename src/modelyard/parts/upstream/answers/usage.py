@@ -8,16 +8,20 @@ from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from modelyard.domain.completion import Usage
-from modelyard.parts.upstream.answers.values import count_of, object_of, objects_of
+from modelyard.parts.upstream.answers.values import count_of, object_of, objects_of, read_again
 
 _NAMES = {
-    "prompt": "prompttokens prompttokencount promptevalcount tokensevaluated nativetokensprompt numprompttokens",
+    "prompt": (
+        "prompttokens prompttokencount prompttokenscount promptevalcount tokensevaluated nativetokensprompt "
+        "numprompttokens"
+    ),
     "input": "inputtokens inputtokencount",
     "completion": (
-        "completiontokens completiontokencount outputtokens outputtokencount candidatestokencount responsetokencount "
-        "evalcount tokenspredicted nativetokenscompletion generatedtokens numcompletiontokens"
+        "completiontokens completiontokencount completiontokenscount outputtokens outputtokencount "
+        "candidatestokencount responsetokencount evalcount tokenspredicted nativetokenscompletion generatedtokens "
+        "generatedtokencount numcompletiontokens"
     ),
-    "total": "totaltokens totaltokencount",
+    "total": "totaltokens totaltokencount totaltokenscount",
     "cached": (
         "cachedtokens numcachedtokens promptcachehittokens cachedcontenttokencount nativetokenscached "
         "cachedprompttokens cachedprompttexttokens cachedinputtokens"
@@ -29,8 +33,9 @@ _NAMES = {
     "thoughts": "thoughtstokencount",
     "tool_prompt": "tooluseprompttokencount",
 }
-"""Names by what they count, in lower case and without underscores: those of OpenAI, vLLM, SGLang, Mistral, Together
-and Azure; of Gemini; of Ollama and llama.cpp; of OpenRouter, Anthropic, Bedrock, DeepSeek, Kimi and xAI.
+"""Names by what they count, in lower case and without what joins their words: those of OpenAI, vLLM, SGLang, Mistral,
+Together and Azure; of Gemini; of Ollama and llama.cpp; of OpenRouter, Anthropic, Bedrock, DeepSeek, Kimi and xAI; of
+SambaNova and watsonx.
 """
 _COUNTS: Mapping[str, str] = {name: count for count, names in _NAMES.items() for name in names.split()}
 _BESIDE_CHOICES = frozenset({"prompt_eval_count", "tokens_evaluated", "eval_count", "tokens_predicted"})
@@ -45,7 +50,7 @@ MAY_REPORT: Set[str] = frozenset({*_REPORTS, "timings", *_BESIDE_CHOICES})
 
 
 def _plain(name: str) -> str:
-    return name.replace("_", "").lower()
+    return name.replace("_", "").replace("-", "").lower()
 
 
 def reports_of(owner: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -53,7 +58,7 @@ def reports_of(owner: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     if MAY_REPORT.isdisjoint(owner):
         return
     for name in _REPORTS:
-        yield from objects_of(owner.get(name))
+        yield from objects_of(read_again(owner.get(name)))
     if timings := object_of(owner.get("timings")):  # of llama.cpp, which counts the cached part of a prompt apart
         cached = count_of(timings.get("cache_n")) or 0
         yield {

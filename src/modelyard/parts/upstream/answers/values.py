@@ -165,20 +165,21 @@ def is_parsed(value: Any) -> bool:
 
 def message_of(value: Any) -> Mapping[str, Any]:
     """Return a message, which may be its text alone, or the only one of a list."""
-    return {"content": value} if isinstance(value, str) else delta_of(value)
+    only = value[0] if isinstance(value, list) and value else value
+    return {"content": only} if isinstance(only, str) else object_of(only)
 
 
 def delta_of(value: Any) -> Mapping[str, Any]:
-    """Return a delta, which may be the only one of a list."""
-    return object_of(value[0] if isinstance(value, list) and value else value)
+    """Return a delta, as `message_of` does. The word for none is no text."""
+    return EMPTY if isinstance(value, str) and value.lower() in ("none", "null") else message_of(value)
 
 
 def said_of(message: Mapping[str, Any]) -> Any:
-    """Return the content of a message, or what stands in its place: a refusal, or the words of a sound."""
+    """Return the content of a message, or what stands in its place: a refusal, a text, or the words of a sound."""
     content = message.get("content")
     if content or is_number(content):
         return content
-    return message.get("refusal") or object_of(message.get("audio")).get("transcript")
+    return message.get("refusal") or message.get("text") or object_of(message.get("audio")).get("transcript")
 
 
 _THOUGHTS = ("thinking", "reasoning", "reasoning_content", "summary")

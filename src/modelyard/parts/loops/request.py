@@ -7,10 +7,12 @@ from typing import Any, TypeVar, cast
 import attrs
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobKind
-from modelyard.domain.training_config import LoopConfig, RLConfig, TrainingConfig
+from modelyard.domain.job import Job
+from modelyard.domain.training_config import RLConfig, TrainingConfig
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.jsonl import dump_row, in_chunks
+from modelyard.parts.loops.config import LoopConfig
+from modelyard.parts.loops.part import LOOP
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.evaluations.input_rows import RowData, rows_given
 from modelyard.platform.evaluations.model_under_test import messages_of
@@ -20,7 +22,7 @@ from modelyard.platform.jobs.claims import requester_spec
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import own
 from modelyard.platform.training.methods import JobRequest, resolved
-from modelyard.platform.training.submission import drawn_for
+from modelyard.platform.training.submission import drawn_for, parent_lane
 
 T = TypeVar("T")
 
@@ -29,11 +31,6 @@ Reward = OneScorer
 """A scorer, or a function of output and row that other processes can import."""
 
 _OWN = frozenset(field.name for field in attrs.fields(LoopConfig)) - {"training"}
-
-
-def lane_of(model_id: str) -> str:
-    """Return the lane of the loops of a model: they wait for its training jobs, so they cannot share its lane."""
-    return f"{model_id}/loop"
 
 
 def resolve(options: Mapping[str, Any], config: type[TrainingConfig] = RLConfig) -> LoopConfig:
@@ -75,7 +72,7 @@ def new_loop(
             **counts,
             **drawn_for(runtime, principal, model, config),
         }
-        head = (runtime.ids(), JobKind.LOOP, model.entity, model.project, lane_of(model.id), runtime.clock.now())
+        head = (runtime.ids(), LOOP, model.entity, model.project, parent_lane(model.id), runtime.clock.now())
         job = Job(*head, spec, idempotency_key=request.idempotency_key, base_model=model.base_model, **request.needs)
         return submit(job)
 

@@ -17,18 +17,18 @@ from modelyard.domain.job import JobProgress
 from modelyard.domain.models import Model
 from modelyard.errors import BudgetExceeded, LeaseLost, ModelyardError, StoreError
 from modelyard.flow import run
-from modelyard.parts.episodes.agents import AgentFunction, returned, run_agent
 from modelyard.parts.episodes.handle import EpisodeHandle, checked_root
-from modelyard.parts.episodes.loopback import LoopbackServer
 from modelyard.parts.episodes.making import LONGEST, NewEpisode, add_episode
 from modelyard.parts.episodes.records import Episode, EpisodeGroup
 from modelyard.parts.episodes.rewards import MAX_FAILURE, checked_reward, close_group, end_key
 from modelyard.parts.episodes.trajectories import episodes_of
+from modelyard.parts.loops.agents import AgentFunction, returned, run_agent
+from modelyard.parts.loops.loopback import LoopbackServer
+from modelyard.parts.loops.record import Turns
 from modelyard.platform.evaluations.row_evaluation import RowScorer, score_row
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, require_claim
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.training.billing import require_budget
-from modelyard.platform.training.loop_record import Turns
 from modelyard.protocols import Tx
 
 LOST = "the process that ran it has ended, and another attempt was made in its place"

@@ -9,9 +9,9 @@ import attrs
 from modelyard.domain.completion import Choice, CompletionRequest
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.training import History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
-from modelyard.domain.training_config import LoopConfig
 from modelyard.errors import BackendError, BudgetExceeded, Overloaded, RateLimited, StoreError
 from modelyard.flow import run
+from modelyard.parts.loops.config import LoopConfig
 from modelyard.platform.catalogue.service import resolve
 from modelyard.platform.chat.backend_stream import backend_of
 from modelyard.platform.chat.pipeline import CompletionPipeline

@@ -17,11 +17,12 @@ from modelyard.domain.identity import Attribution
 from modelyard.domain.job import Job, JobKind, JobStatus, NewEvent
 from modelyard.domain.models import Model
 from modelyard.domain.training import TRAINING_ROUND, TRAINING_STARTED, TrajectoryGroup
-from modelyard.domain.training_config import LoopConfig
 from modelyard.errors import BudgetExceeded, TrainingError
 from modelyard.formats.jsonl import read_rows
 from modelyard.formats.training_data import GROUPS
-from modelyard.platform.artifacts import remove_loose
+from modelyard.parts.loops.config import LoopConfig
+from modelyard.parts.loops.record import RUN, LoopRecord, Turns
+from modelyard.parts.loops.sampling import RoundSampler, first_failure, round_metrics, tasks_of_round
 from modelyard.platform.evaluations.input_rows import build_specs
 from modelyard.platform.evaluations.scorers import NamedScorer, build_scorer
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, latest_job, requester_principal, require_claim
@@ -30,25 +31,13 @@ from modelyard.platform.paging import get_or_none
 from modelyard.platform.training.billing import is_over_budget
 from modelyard.platform.training.data import own
 from modelyard.platform.training.job_files import intact
-from modelyard.platform.training.loop_record import LoopRecord, Turns
 from modelyard.platform.training.methods import METHODS, JobRequest
-from modelyard.platform.training.sampling import RoundSampler, first_failure, round_metrics, tasks_of_round
-from modelyard.platform.training.submission import CHILD, RUN, new_job
+from modelyard.platform.training.submission import CHILD, new_job
 from modelyard.protocols import Snapshot, Tx
 
 MOST_TASKS = 32
 AddJob = Callable[[Tx, Job, int], object]
 SHOWN_OF_TRAINING = ("loss", "kl_div", "entropy", "grad_norm", "policy_loss")
-
-
-def run_loop(claimed: ClaimedJob) -> Turns:
-    made = (part.loops(claimed) for part in claimed.runtime.parts if part.loops is not None)
-    loop = next(filter(None, made), None) or TrainingLoop(claimed)
-    with remove_loose(claimed.runtime.artifacts, claimed.loose):
-        try:
-            yield from loop.turns()
-        except BudgetExceeded as error:
-            loop.record.end_over_budget(str(error))
 
 
 class TrainingLoop:

@@ -16,8 +16,12 @@ AgentFunction = Callable[..., Any]
 ARGUMENTS = ("base_url", "api_key", "task")
 
 
-class LoopKeywords(TypedDict, total=False):
-    """What `training.loop` takes besides its options, with an agent (docs/how-to/train-your-agent.md)."""
+AGENT = "agent"
+"""The member of a loop's spec by which it is one of an agent."""
+
+
+class AgentOptions(TypedDict, total=False):
+    """The options of a loop that trains an agent (docs/how-to/train-your-agent.md)."""
 
     agent: AgentFunction
     max_steps_off_policy: int

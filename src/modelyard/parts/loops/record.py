@@ -13,17 +13,28 @@ from modelyard.domain.job import Gain, Job, JobProgress, NewEvent
 from modelyard.domain.worker import Capacity
 from modelyard.errors import RecordNotFound, TrainingError
 from modelyard.platform.artifacts import remove_all
-from modelyard.platform.jobs.claims import ClaimedJob, fenced, record_events, require_claim
+from modelyard.platform.jobs.claims import ClaimedJob, fenced, latest_job, record_events, require_claim
 from modelyard.platform.jobs.queue import announce, fail
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.billing import OVER_BUDGET
+from modelyard.platform.training.submission import CHILD
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
 
 Turns = Generator[None, None, None]
 
+RUN = "run_id"
+"""The member of a loop's result that names the evaluation run that it waits for."""
+
 Find = Callable[[Snapshot], Job | None]
+
+
+def awaited(snapshot: Snapshot, job: Job) -> list[Job]:
+    """Return the jobs that a loop waits for."""
+    child = get_or_none(snapshot, Job, job.result[CHILD]) if CHILD in job.result else None
+    run = latest_job(snapshot, job.result[RUN]) if RUN in job.result else None
+    return [one for one in (child, run) if one is not None]
 
 
 class LoopRecord:

@@ -14,30 +14,27 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind
 from modelyard.domain.models import Model
 from modelyard.domain.training import TrajectoryGroup
-from modelyard.domain.training_config import LoopOptions
 from modelyard.errors import InvalidInput, TrainingError
-from modelyard.parts.episodes.agents import LoopKeywords, agent_spec, loaded, returned
 from modelyard.parts.episodes.handle import checked_root
 from modelyard.parts.episodes.making import budget_amount, check_deadline
 from modelyard.parts.episodes.records import EpisodeGroup
-from modelyard.parts.episodes.rollouts import HowTried, Rollouts, WantedGroup, rewards_itself
 from modelyard.parts.episodes.service import DEADLINE, MAX_SIZE
 from modelyard.parts.episodes.training import GROUPS, GroupChanged, Read, as_read, claim_groups
 from modelyard.parts.episodes.trajectories import episodes_of, trajectory_group
+from modelyard.parts.loops import request as loops
+from modelyard.parts.loops.agents import AGENT, AgentOptions, agent_spec, loaded, returned
+from modelyard.parts.loops.config import LoopOptions
+from modelyard.parts.loops.part import LOOP
+from modelyard.parts.loops.record import RUN, Turns
+from modelyard.parts.loops.rollouts import HowTried, Rollouts, WantedGroup, rewards_itself
+from modelyard.parts.loops.rounds import TrainingLoop
+from modelyard.parts.loops.sampling import round_metrics
 from modelyard.platform.evaluations.scorers import build_scorer
 from modelyard.platform.jobs.claims import ClaimedJob
 from modelyard.platform.jobs.queue import enqueue
-from modelyard.platform.training import loop as loops
 from modelyard.platform.training.handle import JobHandle
-from modelyard.platform.training.loop_record import Turns
-from modelyard.platform.training.rounds import TrainingLoop
-from modelyard.platform.training.sampling import round_metrics
 from modelyard.platform.training.service import Training, check_options
-from modelyard.platform.training.submission import RUN
 from modelyard.protocols import Snapshot, Tx
-
-AGENT = "agent"
-"""The member of a loop's spec by which it is one of an agent."""
 
 KEY = "groups"
 """The member of a loop's result from which the ids of its groups are made: a loop that is continued keeps it."""
@@ -50,14 +47,20 @@ _OF_THE_AGENT = ("temperature", "max_tokens", "evaluation")
 
 
 def submit_loop(
-    training: Training, model: Model | str, tasks: Any, options: Mapping[str, Any], key: str | None, needs: Any
+    training: Training,
+    model: Model | str,
+    tasks: loops.Tasks,
+    reward: loops.Reward | None,
+    held_out: loops.Tasks | None,
+    options: Mapping[str, Any],
+    key: str | None,
+    needs: Any,
 ) -> JobHandle:
-    """Queue a loop in which an agent attempts the tasks. Raises as `Training.loop`."""
+    """Queue a loop in which an agent attempts the tasks. Raises as `training.loop`."""
     runtime, principal = training._runtime, training._principal
     method, target = training.method(JobKind.RL, model)
-    asked = {name: value for name, value in options.items() if name not in LoopKeywords.__annotations__}
-    reward, held_out = asked.pop("reward"), asked.pop("held_out")
-    check_options(JobKind.LOOP, LoopOptions, asked, method.config)
+    asked = {name: value for name, value in options.items() if name not in AgentOptions.__annotations__}
+    check_options(LOOP, LoopOptions, asked, method.config)
     for name in _OF_THE_AGENT:
         if asked.get(name) is not None:
             raise InvalidInput.at(name, msg="is up to the agent, which chooses it in each of its calls")

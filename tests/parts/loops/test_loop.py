@@ -16,7 +16,7 @@ from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.errors import InvalidInput, JobFailed
 from modelyard.formats.training_data import GROUPS
-from modelyard.platform.training.sampling import round_metrics, tasks_of_round
+from modelyard.parts.loops.sampling import round_metrics, tasks_of_round
 
 TASKS = [{"prompt": f"question {number}", "expected": "the answer"} for number in range(5)]
 HELD_OUT = [{"prompt": f"exam {number}", "expected": "the answer"} for number in range(3)]

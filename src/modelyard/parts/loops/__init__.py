@@ -1,0 +1,1 @@
+"""Loops: jobs that sample, judge, train and validate, round after round."""

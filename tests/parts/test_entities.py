@@ -1,0 +1,58 @@
+"""A misspelt entity is told the nearest one, since nothing else would say that it is another."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from modelyard import open_platform
+from modelyard.cli import main
+
+COMMANDS = (
+    ("budget", "set", "acm", "5"),
+    ("shares", "set", "acm", "--weight", "2"),
+    ("delete-entity", "acm", "--yes"),
+    ("delete-entity", "acm", "--yes", "--keep-ledger"),
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return str(tmp_path / "yard.db")
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_an_entity_that_nothing_is_of_is_told_the_nearest(words: tuple[str, ...], store: str) -> None:
+    with open_platform(store) as platform:
+        platform.keys.create("acme")
+    said = CliRunner().invoke(main, [*words, "--store", store])
+    assert said.exit_code == 0
+    assert said.stderr == "note: no key, model or usage is of 'acm'; did you mean 'acme'?\n"
+
+
+@pytest.mark.parametrize("has", ["key", "usage", "model"])
+def test_one_that_has_something_is_told_nothing(has: str, store: str) -> None:
+    with open_platform(store) as platform:
+        platform.keys.create("acme")
+        if has == "key":
+            platform.keys.create("acm")
+        elif has == "usage":
+            platform.chat.complete(model="echo", messages="x", entity="acm")
+        else:
+            platform.models.create("m", project="p", entity="acm", base_model="tabular-mini")
+    for words in COMMANDS:
+        said = CliRunner().invoke(main, [*words, "--store", store])
+        assert said.exit_code == 0
+        if words[0] == "delete-entity":
+            break
+        assert said.stderr == ""
+
+
+def test_the_first_customer_of_a_store_is_no_mistake(store: str) -> None:
+    open_platform(store).close()
+    said = CliRunner().invoke(main, ["budget", "set", "acme", "5", "--store", store])
+    assert said.stderr == ""
+    with open_platform(store) as platform:
+        platform.keys.create("acme")
+    said = CliRunner().invoke(main, ["budget", "set", "zeta", "5", "--store", store])
+    assert said.stderr == "note: no key, model or usage is of 'zeta' yet\n"
