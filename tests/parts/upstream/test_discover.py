@@ -59,6 +59,10 @@ def test_a_model_without_a_price_is_refused_by_name() -> None:
         {"context_length": 77},
         {"max_input_tokens": 77},
         {"meta": {"n_ctx": 77, "n_ctx_train": 99}},
+        {"max_context_length": 77},
+        {"inputTokenLimit": 77, "outputTokenLimit": 9},
+        {"input_token_limit": "77"},
+        {"max_context_tokens": 77.0},
     ],
 )
 def test_the_context_length_is_found_where_servers_say_it(canned: Any, generated: Any) -> None:

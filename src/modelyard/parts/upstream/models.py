@@ -145,11 +145,16 @@ def _listed(card: Mapping[str, Any]) -> Listed:
     return Listed(name, count_of(card.get("created")) or 0, _context(card))
 
 
+_LENGTHS = (
+    *("max_model_len", "context_length", "max_input_tokens", "context_window", "max_context_length"),
+    *("max_context_tokens", "inputTokenLimit", "input_token_limit"),
+)
+"""Where vLLM and SGLang, hosted servers, LiteLLM, Mistral and Gemini report a context length."""
+
+
 def _context(card: Mapping[str, Any]) -> int | None:
-    """Read the context length where vLLM and SGLang, hosted servers, LiteLLM, and llama.cpp report it."""
-    meta = object_of(card.get("meta"))
-    own = (card.get("max_model_len"), card.get("context_length"), card.get("max_input_tokens"))
-    lengths = map(count_of, (*own, card.get("context_window"), meta.get("n_ctx"), meta.get("n_ctx_train")))
+    meta = object_of(card.get("meta"))  # of llama.cpp
+    lengths = map(count_of, (*map(card.get, _LENGTHS), meta.get("n_ctx"), meta.get("n_ctx_train")))
     return next((length for length in lengths if length), None)
 
 
