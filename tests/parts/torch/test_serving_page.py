@@ -11,6 +11,7 @@ from warm_python import WarmPython
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.usefixtures("_warm_ranks")
 @pytest.mark.parametrize(
     "page", ["how-to/serve-a-local-model.md", "how-to/train-a-local-model.md", "reference/training.md"]
 )
