@@ -30,9 +30,9 @@ def names(config: type) -> set[str]:
 
 
 def table() -> dict[str, list[str]]:
-    """The cells of each option."""
-    lines = re.findall(r"^\| `(\w+)`(?: †)? \|(.*)\|$", PAGE.read_text(encoding="utf-8"), re.M)
-    return {name: [cell.strip() for cell in cells.split("|")] for name, cells in lines}
+    """The cells of each option, in the table that has a column for each of the other tools."""
+    lines = re.findall(r"^\| `(\w+)`(?: †)? \|((?:[^|\n]*\|){5,})$", PAGE.read_text(encoding="utf-8"), re.M)
+    return {name: [cell.strip() for cell in cells[:-1].split("|")] for name, cells in lines}
 
 
 def test_every_option_is_in_the_table() -> None:
