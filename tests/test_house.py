@@ -17,6 +17,7 @@ import pytest
 from each import each_case
 from modelyard import Platform
 from modelyard.errors import MissingExtra
+from modelyard.part import standard_parts
 from source_trees import tree_of
 
 ROOT = Path(__file__).parents[1]
@@ -266,6 +267,13 @@ def test_a_part_imports_only_those_others_that_are_listed() -> None:
     found = {(name.split("/")[1], part) for name, part in imports if (Path(name).name, part) not in DRAWN}
     known = {folder.name for folder in (SOURCE / "parts").iterdir() if (folder / "part.py").exists()}
     assert {(part, other) for part, other in found if part != other and {part, other} <= known} == set(TIES)
+
+
+@pytest.mark.parts
+def test_the_docs_list_every_standard_part_once() -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]+`) \|", page.partition("\n## Parts\n")[2].partition("\n## ")[0], re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(part.name for part in standard_parts())
 
 
 # ---- public modules ------------------------------------------------------------------------------------------------
