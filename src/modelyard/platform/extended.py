@@ -25,6 +25,11 @@ def members_of_parts(parts: Sequence[Part], area: str = "") -> list[str]:
     return [name for name in names if "." not in name]
 
 
+def nearest_member(owner: object, name: str) -> str:
+    """Return a hint at the public member that was meant."""
+    return "" if name.startswith("_") else nearest(name, [one for one in dir(owner) if not one.startswith("_")])
+
+
 class Extended:
     """A resource to which parts add members."""
 
@@ -38,8 +43,8 @@ class Extended:
         def __getattr__(self, name: str) -> Any:
             made = None if name.startswith("_") else member_of_part(self._runtime.parts, self.AREA + name)
             if made is None:
-                hint = "" if name.startswith("_") else nearest(name, dir(self))
-                raise AttributeError(f"there is no {self.AREA}{name}, and no part brings one{hint}")
+                meant = nearest_member(self, name)
+                raise AttributeError(f"there is no {self.AREA}{name}, and no part brings one{meant}")
             return made(self._runtime, self._principal)
 
     def __dir__(self) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from modelyard import process_identity
 from modelyard.domain import worker
 from modelyard.domain.identity import Principal, check_name, require_host
-from modelyard.errors import InvalidInput, nearest
+from modelyard.errors import InvalidInput
 from modelyard.part import Notes, Site
 from modelyard.platform import extended
 from modelyard.platform.artifacts import Spool
@@ -123,8 +123,8 @@ class Platform(OpenedWith, StandardResources):
             if made is None and (made := extended.member_of_part(parts, area + name)):
                 warnings.warn(f"platform.{name} is platform.{area}{name} now", DeprecationWarning, stacklevel=2)
             if made is None:
-                hint = "" if name.startswith("_") else nearest(name, dir(self))
-                raise AttributeError(f"a platform has no {name!r}, and none of its parts brings one{hint}")
+                meant = extended.nearest_member(self, name)
+                raise AttributeError(f"a platform has no {name!r}, and none of its parts brings one{meant}")
             return self._resource(made)
 
     def part(self, resource: "Callable[[Runtime, Principal], R]") -> R:
