@@ -28,6 +28,7 @@ from modelyard.parts.torch.serving import model_pool as networks
 from modelyard.parts.torch.serving.backend import LocalBackend
 from modelyard.parts.torch.serving.room import Room
 from modelyard.protocols import ServedModel
+from polling import until
 
 Weights = dict[str, torch.Tensor]
 REQUEST = CompletionRequest(
@@ -122,8 +123,7 @@ def test_the_checkpoint_that_was_not_used_for_the_longest_time_makes_room(backen
     first = reply(backend, one)
     gone = weakref.ref(network_of(backend, 1))
     reply(backend, other)
-    gc.collect()
-    assert gone() is None
+    until(lambda: gc.collect() >= 0 and gone() is None)  # a thread may be at its last line
     assert reply(backend, one) == first
 
 
@@ -205,8 +205,7 @@ def test_a_platform_lets_go_of_its_networks_when_it_closes(
     else:
         with platform:
             platform.chat.complete(model="tiny", messages="hello", max_tokens=3, temperature=0)
-    gc.collect()
-    assert [network() for network in made] == [None]
+    until(lambda: gc.collect() >= 0 and [network() for network in made] == [None])  # a thread may be at its last line
     platform.close()
 
 
