@@ -242,7 +242,7 @@ class RequestReceiver:
             self._begun.add(self)
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Watch the client no longer; idempotent."""
         self._begun.receivers.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()

@@ -61,7 +61,7 @@ class Platform(OpenedWith, StandardResources):
 
     @property
     def principal(self) -> Principal:
-        """Who acts."""
+        """The principal as whom this platform acts."""
         return self._principal
 
     @property
@@ -71,7 +71,7 @@ class Platform(OpenedWith, StandardResources):
 
     @property
     def chat(self) -> Chat:
-        """Completions."""
+        """Completions of conversations, whole and streamed."""
         self._life.check()
         return self._chat
 
@@ -82,12 +82,12 @@ class Platform(OpenedWith, StandardResources):
 
     @property
     def training(self) -> "training_service.Training":
-        """Training jobs."""
+        """Training jobs: request them, follow them."""
         return self._resource(training_service.Training)
 
     @property
     def evaluations(self) -> "evaluation.Evaluations":
-        """Evaluation runs."""
+        """Evaluation runs: make them, compare them."""
         return self._resource(evaluation.Evaluations)
 
     @property
@@ -97,7 +97,7 @@ class Platform(OpenedWith, StandardResources):
 
     @property
     def keys(self) -> "identity.Keys":
-        """API keys."""
+        """API keys: create, list, revoke them."""
         return self._resource(identity.Keys)
 
     @property
@@ -107,7 +107,7 @@ class Platform(OpenedWith, StandardResources):
 
     @property
     def health(self) -> "health_service.Health":
-        """The health checks."""
+        """The checks of whether everything works."""
         return self._resource(health_service.Health)
 
     @property

@@ -189,7 +189,6 @@ class GroupCommit:
                 raise
 
     def _lead(self, run: Run) -> None:
-        """Run one group."""
         if run is self._run:
             self._gather()
         with self._mutex:

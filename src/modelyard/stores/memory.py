@@ -105,7 +105,6 @@ class MemoryStore:
         raise StoreError(f"a memory store cannot be backed up to {path!r}; open the platform on a file instead")
 
     def close(self) -> None:
-        """Drop every record."""
         self._refuse_reentry()
         with self._lock:
             self._closed = True
@@ -144,7 +143,6 @@ class _MemorySnapshot:
         return self._clock.now().timestamp()
 
     def end(self) -> None:
-        """Refuse every later call."""
         self._tables = _ENDED
 
     def get(self, cls: type[R], *key: object) -> R:
@@ -175,7 +173,6 @@ class _MemorySnapshot:
         return [rows[key] for key in table.listing(index).keys(where, after, limit, descending)]
 
     def scan(self, cls: type[R], after: tuple[object, ...] | None, limit: int, descending: bool = False) -> list[R]:
-        """Return up to `limit` records in the order of their keys, after the key `after`."""
         rows = self._tables[cls].rows
         keys = rows if after is None else [key for key in rows if (key < after if descending else key > after)]
         return [rows[key] for key in (nlargest if descending else nsmallest)(limit, keys)]

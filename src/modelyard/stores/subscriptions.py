@@ -25,7 +25,6 @@ class Subscribers:
         return subscription
 
     def remove(self, subscription: "TopicSubscription") -> None:
-        """Forget a subscription. Idempotent."""
         with self._lock:
             subscriptions = self._by_topic[subscription.topic]
             subscriptions.discard(subscription)
@@ -34,7 +33,6 @@ class Subscribers:
 
     @property
     def topics(self) -> list[str]:
-        """The topics with subscriptions."""
         with self._lock:
             return [*self._by_topic]
 
@@ -56,7 +54,7 @@ class Subscribers:
 
 
 class TopicSubscription:
-    """One subscription; see `modelyard.protocols.Subscription`."""
+    """One subscription to a topic; see `modelyard.protocols.Subscription`."""
 
     def __init__(self, subscribers: Subscribers, topic: str, wake: Wake) -> None:
         self._subscribers = subscribers

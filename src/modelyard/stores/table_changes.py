@@ -79,7 +79,6 @@ class AddColumn:
     default: object = None
 
     def sql(self, record: Record, dialect: Dialect) -> Iterator[str]:
-        """Yield the statements of the change."""
         default = "" if self.default is None else f" NOT NULL DEFAULT {dialect.literal(self.default)}"
         for table in dialect.lacking(record, self.column):
             yield f'ALTER TABLE {dialect.name(table)} ADD COLUMN "{self.column}" {dialect.types[self.type]}{default}'
@@ -95,7 +94,6 @@ class AddIndex:
     unique: bool = False
 
     def sql(self, record: Record, dialect: Dialect) -> Iterator[str]:
-        """Yield the statements of the change."""
         nullable = {name for name, column in columns_of(record).items() if column.nullable and dialect.orders_nulls}
         columns = [
             f'"{name}"{" NULLS FIRST" if name in nullable else ""}'
@@ -116,7 +114,6 @@ class DropIndex:
     name: str
 
     def sql(self, record: Record, dialect: Dialect) -> Iterator[str]:
-        """Yield the statements of the change."""
         yield f"DROP INDEX IF EXISTS {dialect.name(f'{record.table}_{self.name}')}"
 
 
@@ -129,7 +126,6 @@ class Fill:
     expression: str
 
     def sql(self, record: Record, dialect: Dialect) -> Iterator[str]:
-        """Yield the statements of the change."""
         for table in dialect.tables(record):
             yield f'UPDATE {dialect.name(table)} SET "{self.column}" = {self.expression}'
 
@@ -144,7 +140,6 @@ class KeepByMonth:
     of: type
 
     def sql(self, record: Record, dialect: Dialect) -> Iterator[str]:
-        """Yield the statements of the change."""
         return iter(dialect.by_month(record) if dialect.by_month else ())
 
 

@@ -70,7 +70,6 @@ class TabularRun:
         return {"grad_norm": norm}
 
     def files(self) -> Mapping[str, Iterable[bytes]]:
-        """Return the adapter file."""
         return {ADAPTER_FILE: list(write_adapter(self._model.adapter))}
 
     def state(self) -> Mapping[str, Iterable[bytes]]:
@@ -78,7 +77,6 @@ class TabularRun:
         return {**self.files(), OPTIMIZER_FILE: list(write_moments(self._moments))}
 
     def close(self) -> None:
-        """Forget what was scored."""
         self._scored = []
 
 

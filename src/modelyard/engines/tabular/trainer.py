@@ -119,7 +119,6 @@ class TabularLearner:
         return {**found.metrics, **moved, "entropy": loop.mean(entropies)}
 
     def files(self) -> loop.Files:
-        """Return the adapter file."""
         return {ADAPTER_FILE: write_parameters(*self._learner.parameters())}
 
     def state(self) -> loop.Files:

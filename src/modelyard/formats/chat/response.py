@@ -179,7 +179,6 @@ def usage_text(usage: Usage) -> str:
 
 
 def json_text(value: object) -> str:
-    """Write any JSON value."""
     return dumps(value).decode("ascii")
 
 

@@ -1,4 +1,4 @@
-"""Changes of the tables of this part between versions, oldest first."""
+"""Changes of the tables of `annotations` between versions, oldest first."""
 
 from modelyard.parts.annotations.records import Annotation
 from modelyard.stores.table_changes import AddTable, SchemaChange

@@ -1,4 +1,4 @@
-"""Changes of the tables of this part between versions, oldest first."""
+"""Changes of the tables of `batches` between versions, oldest first."""
 
 from modelyard.parts.batches.files.records import StoredFile
 from modelyard.stores.table_changes import AddTable, SchemaChange

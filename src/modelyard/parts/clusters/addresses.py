@@ -37,7 +37,6 @@ class NamedCluster:
 
     @property
     def name(self) -> str:
-        """Its name for people."""
         return self.cluster.name
 
     def check(self) -> None:

@@ -13,7 +13,7 @@ from modelyard.platform.runtime import Runtime
 
 
 class ToPandas:
-    """`platform.evaluations.to_pandas`."""
+    """Runs as a data frame: `platform.evaluations.to_pandas`."""
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._evaluations = Evaluations(runtime, principal)

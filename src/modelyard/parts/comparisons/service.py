@@ -21,7 +21,7 @@ MOST_RUNS = 20
 
 
 class CompareAll:
-    """`platform.evaluations.compare_all`."""
+    """A table of several runs: `platform.evaluations.compare_all`."""
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._evaluations = Evaluations(runtime, principal)

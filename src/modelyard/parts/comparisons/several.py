@@ -71,7 +71,6 @@ class RunsComparison(Shown):
 
     @cached_property
     def sheet(self) -> Sheet:
-        """What is shown."""
         names = list(dict.fromkeys(metric.name for found in self.numbers.values() for metric in found.metrics))
         runs = [(label, id_text(run.id), *self._numbers(label, names)) for label, run in self.runs.items()]
         lines = [line for name in names for line in self._lines(name)]

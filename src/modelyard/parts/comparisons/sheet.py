@@ -36,7 +36,6 @@ class Shown:
 
     @property
     def sheet(self) -> Sheet:
-        """What is shown."""
         raise NotImplementedError
 
     def __str__(self) -> str:

@@ -68,7 +68,6 @@ class Slices(Shown):
 
     @cached_property
     def sheet(self) -> Sheet:
-        """What is shown."""
         names = dict.fromkeys(one.summary.name for one in self.metrics)
         tables = [SheetTable(name, (self.field, *NUMBERS), list(self._lines(name)), NUMBERS) for name in names]
         tested = sum(one.p is not None for one in self.metrics)

@@ -48,7 +48,6 @@ class PartHooks:
 
     @pytest.fixture
     def part(self) -> Part:
-        """Return the part."""
         raise NotImplementedError("override the fixture `part` to return your part")
 
     @pytest.fixture
@@ -66,7 +65,7 @@ class PartHooks:
 
 
 class HttpAnswer(NamedTuple):
-    """An answer over HTTP."""
+    """The answer that a trial was sent over HTTP."""
 
     status: int
     headers: Mapping[str, str]

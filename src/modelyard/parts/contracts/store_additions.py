@@ -73,7 +73,7 @@ def _refused_between(before: object, records: Sequence[object], after: object, t
 
 
 class AdditionLaws:
-    """Part of `modelyard.parts.contracts.store.StoreContract`."""
+    """Laws of records that are added, as a part of `modelyard.parts.contracts.store.StoreContract`."""
 
     def test_records_added_together_are_those_added_one_by_one_or_none(self, store: Store) -> None:
         keep(store, Item("a", 1, "x"), Entry("a"))

@@ -41,7 +41,7 @@ def change_counters(number: int, store: Store) -> None:
 
 
 class DomainLaws(PairLaws):
-    """Part of `modelyard.parts.contracts.store.StoreContract`."""
+    """Laws of records that stay with one entity, as a part of `modelyard.parts.contracts.store.StoreContract`."""
 
     def test_a_step_within_a_domain_is_a_step(self, store: Store) -> None:
         keep(store, Counter("a"), Item("shelf", 1))

@@ -60,7 +60,7 @@ def write_entries(store: Store, name: str, times: int, within: bool = False) -> 
 
 
 class OrderLaws:
-    """Part of `modelyard.parts.contracts.store.StoreContract`."""
+    """Laws of the order of records, as a part of `modelyard.parts.contracts.store.StoreContract`."""
 
     def test_records_are_listed_in_the_order_in_which_they_were_added(self, store: Store) -> None:
         for name in ("c", "a", "b"):

@@ -72,7 +72,7 @@ def run_on_another(open_store: OpenStore, work: Callable[[Store], Any]) -> Any:
 
 
 class PairLaws:
-    """Part of `modelyard.parts.contracts.store.StoreContract`."""
+    """Laws of two stores on the same records, as a part of `modelyard.parts.contracts.store.StoreContract`."""
 
     def another(self, store: Store) -> OpenStore | None:
         """Return a function that opens another store over the records of `store`, which stays open. It must survive

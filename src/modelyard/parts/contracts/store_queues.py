@@ -41,7 +41,7 @@ def open_tasks(snapshot: Snapshot) -> list[str]:
 
 
 class QueueLaws(PairLaws):
-    """Part of `modelyard.parts.contracts.store.StoreContract`."""
+    """Laws of records that many take from, as a part of `modelyard.parts.contracts.store.StoreContract`."""
 
     def test_records_are_taken_in_order(self, store: Store) -> None:
         keep(store, *(Task(name) for name in ("b", "a", "c")), Task("d", state="closed"))

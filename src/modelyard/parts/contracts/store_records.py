@@ -40,7 +40,7 @@ def all_items(store: Store) -> list[Item]:
 
 
 class RecordLaws:
-    """Part of `modelyard.parts.contracts.store.StoreContract`."""
+    """Laws of single records, as a part of `modelyard.parts.contracts.store.StoreContract`."""
 
     # ---- operations ----
 

@@ -21,7 +21,7 @@ class _Undone(Exception):
 
 
 class SettingsLaws(PairLaws):
-    """Part of `modelyard.parts.contracts.store.StoreContract`."""
+    """Laws of how a store is opened, as a part of `modelyard.parts.contracts.store.StoreContract`."""
 
     def test_each_commit_that_changes_a_setting_changes_the_version(self, store: Store) -> None:
         for step in (

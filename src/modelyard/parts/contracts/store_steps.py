@@ -45,7 +45,7 @@ def at_once(actions: Iterable[Callable[[], object]]) -> list[object]:
 
 
 class StepLaws:
-    """Part of `modelyard.parts.contracts.store.StoreContract`."""
+    """Laws of steps, as a part of `modelyard.parts.contracts.store.StoreContract`."""
 
     def reopen(self, store: Store) -> Store | None:
         """Close `store` and open the same records again; return None for a store without durability."""

@@ -55,7 +55,7 @@ class Api(Protocol):
     """What answers requests, as `modelyard.http.endpoint.Endpoint` does."""
 
     def handle(self, request: Request) -> Response:
-        """Answer."""
+        """Answer a request with a page, or pass it to the API."""
         ...
 
     async def ahandle(self, request: Request) -> Response:
@@ -112,7 +112,6 @@ class PageExchange:
             return ""
 
     def answer(self, body: Callable[[], bytes]) -> Response:
-        """Return the response."""
         try:
             if self._path[:1] == (STATIC,):
                 return _static(self._path[1:])

@@ -1,4 +1,4 @@
-"""Commands for data sets."""
+"""The commands of data sets: list, rows and split."""
 
 import json
 from itertools import islice

@@ -1,4 +1,4 @@
-"""The interface of this part."""
+"""The interface of the part `embeddings`."""
 
 from modelyard.http.error_responses import ERROR
 from modelyard.http.interface import Auth, Interface

@@ -1,4 +1,4 @@
-"""Vectors of texts: `platform.embeddings`."""
+"""Vectors of texts, as `platform.embeddings` and over HTTP."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

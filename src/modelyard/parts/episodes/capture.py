@@ -97,7 +97,6 @@ class AskedTurn:
 
     @classmethod
     def of(cls, request: CompletionRequest) -> "AskedTurn":
-        """Digest a request."""
         return cls(request, HistoryDigests.of(request.messages), tools_digest(request.tools))
 
     # ---- the turn before it

@@ -1,4 +1,4 @@
-"""Changes of the tables of this part between versions, oldest first."""
+"""Changes of the tables of `episodes` between versions, oldest first."""
 
 from modelyard.parts.episodes.records import Episode, EpisodeGroup, EpisodeTurn
 from modelyard.stores.table_changes import AddTable, SchemaChange

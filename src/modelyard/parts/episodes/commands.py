@@ -1,4 +1,4 @@
-"""The commands for episodes."""
+"""The command that looks at the episodes of agents."""
 
 import click
 

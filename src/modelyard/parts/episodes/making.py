@@ -29,7 +29,6 @@ class NewEpisode:
 
     @classmethod
     def drawn(cls, runtime: Runtime) -> "NewEpisode":
-        """Draw them."""
         return cls(runtime.ids(), runtime.ids(), secret_of(runtime.randomness(SECRET_BYTES)))
 
 

@@ -67,7 +67,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 class _Handler(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Say nothing: the platform logs its requests itself."""
 
     def finish(self) -> None:
         with suppress(OSError):  # the client has left

@@ -25,7 +25,7 @@ class AllOptions(LoopOptions, AgentOptions, total=False):
 
 
 class StartLoop:
-    """`platform.training.loop`."""
+    """Starts loops: `platform.training.loop`, called as a method is."""
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime, self._principal = runtime, principal

@@ -51,7 +51,6 @@ class _Write:
 
     @property
     def kind(self) -> str:
-        """What its statement does."""
         return "add" if self.row is not None else "accumulate" if self.sums is not None else "change"
 
     def merge(self, changes: dict[int, Any]) -> "_Write":

@@ -39,11 +39,9 @@ class PostgresSnapshot:
         return self._now()
 
     def end(self) -> None:
-        """Refuse every later call."""
         self._ask = self._now = _ended
 
     def get(self, cls: type[R], *key: object) -> R:
-        """Return the record with this key. Raises `RecordNotFound`."""
         record: R | None = self._by_key(self._plans[cls], key)
         if record is None:
             raise RecordNotFound(f"no {cls.__name__} {key}")
@@ -95,17 +93,14 @@ class PostgresSnapshot:
         return 0 if values is None else self._ask(plan, *listing.count(values))[0][0]
 
     def scan(self, cls: type[R], after: Row | None, limit: int, descending: bool = False) -> list[R]:
-        """Return up to `limit` records in the order of their keys, after the key `after`."""
         plan = self._plans[cls]
         return self._records(plan, self._ask(plan, *plan.by_key.page(plan.selected, (), after, limit, descending)))
 
     def size(self, cls: type[Any]) -> int:
-        """Return how many records of this class there are."""
         plan = self._plans[cls]
         return self._ask(plan, *plan.by_key.count(()))[0][0]  # type: ignore[no-any-return]
 
     def last_number(self, cls: type[Any]) -> int:
-        """Return the greatest number that a record of this class, which has a sequence, was given."""
         plan = self._plans[cls]
         return self._ask(plan, *plan.last_number())[0][0]  # type: ignore[no-any-return]
 

@@ -36,7 +36,6 @@ class Wire:
 
     @property
     def begun(self) -> bool:
-        """Whether anything was sent."""
         return self.trips > 0
 
     def later(self, sql: str, values: Row = ()) -> None:

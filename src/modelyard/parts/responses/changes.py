@@ -1,4 +1,4 @@
-"""Changes of the tables of this part between versions, oldest first."""
+"""Changes of the tables of `responses` between versions, oldest first."""
 
 from modelyard.parts.responses.records import ModelResponse
 from modelyard.stores.table_changes import AddIndex, AddTable, SchemaChange

@@ -71,7 +71,6 @@ class _Written:
     """Writes the events that a response emits, its last ones too."""
 
     def of_all(self, events: Iterable[ResponseEvent]) -> bytes:
-        """Write several events."""
         return b"".join([event.written() for event in events])
 
     def end(self, _: Usage) -> bytes:

@@ -17,7 +17,7 @@ class _Rule:
 
 
 class KeepEvents(_Rule):
-    """`platform.keep_events`."""
+    """Removes old events of jobs: `platform.keep_events`."""
 
     def __call__(self, days: float, export: _Export = None) -> events.RemovedEvents:
         """Remove the events of jobs that ended more than so many days ago. The jobs and their results stay.
@@ -28,7 +28,7 @@ class KeepEvents(_Rule):
 
 
 class KeepLedger(_Rule):
-    """`platform.keep_ledger`."""
+    """Removes old rows of the ledger: `platform.keep_ledger`."""
 
     def __call__(self, days: float, export: _Export = None) -> int:
         """Remove the rows of the ledger that were booked more than so many days ago. Totals and budgets stay.
@@ -39,7 +39,7 @@ class KeepLedger(_Rule):
 
 
 class KeepRuns(_Rule):
-    """`platform.keep_runs`."""
+    """Removes old evaluation runs: `platform.keep_runs`."""
 
     def __call__(self, days: float, export: _Export = None) -> runs.RemovedRuns:
         """Delete the evaluation runs that ended more than so many days ago, with their predictions and scores.
@@ -50,7 +50,7 @@ class KeepRuns(_Rule):
 
 
 class KeepTexts(_Rule):
-    """`platform.keep_texts`."""
+    """Removes old texts of requests and answers: `platform.keep_texts`."""
 
     def __call__(self, days: float, *, entity: str | None = None, project: str | None = None) -> texts.RemovedTexts:
         """Remove the texts that are more than so many days old: stored completions, responses, traced calls and

@@ -1,4 +1,4 @@
-"""Commands for sweeps."""
+"""The commands of sweeps: list them, look at one, start one."""
 
 import json
 from itertools import islice

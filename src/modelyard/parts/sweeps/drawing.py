@@ -48,7 +48,6 @@ class ParallelPlot:
         return "".join(self._drawn(SEPARATE_FILE))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the SVG file."""
         with open(path, "w", encoding="utf-8") as file:
             file.write(self.svg)
 

@@ -41,7 +41,6 @@ class SweepHandle:
 
     @property
     def record(self) -> Sweep:
-        """What was requested."""
         return self._runtime.store.read(self._found)
 
     @property

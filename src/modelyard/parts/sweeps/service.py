@@ -332,8 +332,8 @@ def _moved(place: str, other: str) -> Iterator[None]:
 
 
 class StartSweep(Sweeps):
-    """`platform.training.sweep`."""
+    """Starts sweeps: `platform.training.sweep`, called as a method is."""
 
     def __call__(self, model: Model | str, data: Data, **options: Any) -> SweepHandle:
-        """Do what `platform.sweeps.start` does."""
+        """Do what `platform.sweeps.start` does, with the same options."""
         return self.start(model, data, **options)

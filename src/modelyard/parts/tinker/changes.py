@@ -1,4 +1,4 @@
-"""Changes of the tables of this part between versions, oldest first."""
+"""Changes of the tables of `tinker` between versions, oldest first."""
 
 from modelyard.parts.tinker.records import RunCommand, RunSession, RunWeights, Sample, SamplingSession, TrainingRun
 from modelyard.stores.table_changes import AddColumn, AddIndex, AddTable, SchemaChange

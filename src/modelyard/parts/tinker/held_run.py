@@ -63,7 +63,6 @@ class HeldRuns(dict[str, HeldRun]):
     """Training runs whose weights stay open between their commands, by id."""
 
     def close(self) -> None:
-        """Close the weights."""
         for held in self.values():
             held.state.close()
 

@@ -1,4 +1,4 @@
-"""Changes of the tables of this part between versions, oldest first."""
+"""Changes of the tables of `torch` between versions, oldest first."""
 
 from modelyard.parts.torch.records import BaseModel
 from modelyard.stores.table_changes import AddColumn, SchemaChange

@@ -70,7 +70,6 @@ class TorchEngine:
         return {name: counts for backend in self._made for name, counts in backend.prefix_counts().items()}
 
     def close(self) -> None:
-        """Release the networks."""
         for backend in self._made:
             backend.close()
 

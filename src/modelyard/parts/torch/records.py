@@ -66,7 +66,7 @@ class BaseModel:
     """A causal language model or a sentence encoder in the folder `path`.
 
     Lengths are in tokens, `prices` as in `Pricing.texts`. `tool_format` names the format in which it writes tool calls,
-    "" for none (`formats.tool_calls`). `digests` holds the SHA-256 digest in hex of every file that serving and
+    "" for none (`parts.torch.tool_calls`). `digests` holds the SHA-256 digest in hex of every file that serving and
     training read. `offer` is always "local" and indexes all base models. `source` says where it is from: `hub_id`,
     `revision` (a commit), `endpoint` and `license` (if it names one) of a hub; `file`, `sha256` and `lost` of a GGUF
     file; {} of a plain folder.

@@ -1,4 +1,4 @@
-"""Changes of the tables of this part between versions, oldest first."""
+"""Changes of the tables of `traces` between versions, oldest first."""
 
 from modelyard.parts.traces.records import Feedback, TracedCall, TracedFile, TracedRow, TracedTable
 from modelyard.stores.table_changes import AddColumn, AddIndex, AddTable, Fill, SchemaChange

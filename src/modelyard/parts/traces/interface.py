@@ -1,4 +1,4 @@
-"""The interface of this part."""
+"""The interface of the part `traces`."""
 
 from modelyard.http.error_responses import DETAIL
 from modelyard.http.interface import Interface

@@ -1,4 +1,4 @@
-"""The interface of this part."""
+"""The interface of the part `uploads`."""
 
 from modelyard.http.interface import Auth, Interface
 from modelyard.parts.uploads.errors import ERRORS

@@ -1,4 +1,4 @@
-"""Changes of the tables of this part between versions, oldest first."""
+"""Changes of the tables of `variants` between versions, oldest first."""
 
 from modelyard.parts.variants.records import Variant, VariantAlias, VariantMove, VariantVersion
 from modelyard.stores.table_changes import AddTable, SchemaChange

@@ -1,4 +1,4 @@
-"""Commands for variants."""
+"""The commands of variants and of their aliases."""
 
 from pathlib import Path
 

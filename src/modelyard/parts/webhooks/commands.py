@@ -1,4 +1,4 @@
-"""Commands for webhooks."""
+"""The commands of webhooks and of their deliveries."""
 
 import click
 

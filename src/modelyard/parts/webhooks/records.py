@@ -9,7 +9,7 @@ from modelyard.domain.record import KEPT, Index, Record, sequence_field
 
 
 class WebhookEvent(StrEnum):
-    """The types of events."""
+    """The types of events that are posted."""
 
     JOB_ENDED = "job.ended"
     RUN_ENDED = "run.ended"

@@ -1,1 +1,1 @@
-"""`platform.chat`: completions."""
+"""`platform.chat`: completions, whole and streamed."""

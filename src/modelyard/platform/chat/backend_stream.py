@@ -135,7 +135,6 @@ class BegunDeltas:
         return self._deltas
 
     def close(self) -> None:
-        """Close what was begun."""
         close_deltas(self._begun)
 
 
@@ -237,11 +236,9 @@ class Pull:
 
     @property
     def waits(self) -> bool:
-        """As the stream declares."""
         return self.stream.waits
 
     def perform(self, driver: "Driver[Any]") -> bool:
-        """Pull in this thread."""
         return self.stream.pull(self.take)
 
     async def aperform(self, driver: "AsyncDriver[Any]") -> bool:
@@ -259,7 +256,6 @@ class Close:
 
     @property
     def waits(self) -> bool:
-        """As the stream declares."""
         return self.stream.waits
 
     def perform(self, driver: "Driver[Any]") -> None:

@@ -123,7 +123,6 @@ class BookedRequest:
         self.sent = sent
 
     def remainder(self) -> CompletionBooking | None:
-        """Return what records what was produced so far, and releases what was reserved."""
         raise NotImplementedError
 
     def cut(self, error: Exception) -> None:

@@ -144,7 +144,6 @@ class RunningCompletion(BookedRequest):
         return booking
 
     def remainder(self) -> CompletionBooking | None:
-        """Return what records what was produced so far, and releases what was reserved."""
         if self.completion is not None:
             return self._booking(self.completion.usage)
         if self.sent or any(assembler.produced for assembler in self.assemblers):

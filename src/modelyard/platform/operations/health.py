@@ -53,7 +53,7 @@ class SystemCheck:
 
     @property
     def success(self) -> bool:
-        """Whether every part works."""
+        """Whether every part of the check works."""
         return all(part.success for part in (self.api, self.store, self.artifacts, self.worker, self.queue))
 
     @property

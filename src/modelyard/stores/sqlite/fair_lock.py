@@ -82,7 +82,6 @@ class FairLock:
         return max(0.0, self._patience - (now - since))
 
     def close(self) -> None:
-        """Close the lock file."""
         if self._map is not None:
             self._map.close()
         os.close(self._file)

@@ -34,7 +34,6 @@ class _ExactTotal:
         self._sum = Decimal(0)
 
     def step(self, amount: str) -> None:
-        """Add one."""
         self._sum = EXACT.add(self._sum, Decimal(amount))
 
     def finalize(self) -> str:

@@ -59,11 +59,9 @@ class SqliteSnapshot:
         return self._clock.now().timestamp()
 
     def end(self) -> None:
-        """Refuse every later call."""
         self._execute, self._plans = _ended, _ENDED_PLANS
 
     def get(self, cls: type[R], *key: object) -> R:
-        """Return the record with this key. Raises `RecordNotFound`."""
         record = self._found(self._plans[cls], key)
         if record is None:
             raise RecordNotFound(f"no {cls.__name__} {key}")
@@ -112,16 +110,13 @@ class SqliteSnapshot:
         return rows[0][0] if rows else 0
 
     def scan(self, cls: type[R], after: Row | None, limit: int, descending: bool = False) -> list[R]:
-        """Return up to `limit` records in the order of their keys, after the key `after`."""
         plan = self._plans[cls]
         return self._records(plan, self._window(plan.by_key, (), after, limit, descending))
 
     def size(self, cls: type[Any]) -> int:
-        """Return how many records of this class there are."""
         return self._rows(self._plans[cls].by_key.count, ())[0][0]  # type: ignore[no-any-return]
 
     def last_number(self, cls: type[Any]) -> int:
-        """Return the greatest number that a record of this class, which has a sequence, was given."""
         return self._rows(self._plans[cls].next_number, ())[0][0] - 1  # type: ignore[no-any-return]
 
     def _window(

@@ -117,7 +117,6 @@ class Writer:
         return (value,)
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
     def _begin_transaction(self, durable: bool, wait: bool, since: float | None = None) -> bool:

@@ -168,7 +168,7 @@ async def _arecorded(session: RecordingSession, deltas: AsyncIterator[Delta]) ->
 
 
 def _nothing() -> None:
-    """Do nothing: what has no `close` needs none."""
+    """Do nothing: an answer that was recorded has no `close`."""
 
 
 async def _anothing() -> None:

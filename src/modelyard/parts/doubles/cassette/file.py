@@ -36,7 +36,7 @@ class Offer:
 
 @attrs.frozen
 class Recording:
-    """A request (`testing.cassette.request_key`) and its answer. `step` is that of a trained model's checkpoint.
+    """A request (`cassette.request_key`) and its answer. `step` is that of a trained model's checkpoint.
     `left_early` means that the reader disconnected before the answer was complete. `line` is its line in the file, 0 if
     it was just made."""
 

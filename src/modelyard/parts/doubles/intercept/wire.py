@@ -133,7 +133,7 @@ def _chunk(piece: bytes) -> bytes:
 
 
 class WireSocket:
-    """What a connection of `http.client` uses of its socket, for one request."""
+    """What a connection of the standard library uses of its socket, for one request."""
 
     def __init__(self, target: Answering, timeout: object = None) -> None:
         self._target, self._reader = target, RequestReader(target)
@@ -279,4 +279,4 @@ class WireTransport(asyncio.Transport):
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing is ever buffered."""
+        """Do nothing: no byte is ever buffered."""

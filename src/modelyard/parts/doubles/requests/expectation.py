@@ -7,7 +7,7 @@ from modelyard.platform.platform import Platform
 
 
 class Expectation:
-    """What `expect` returns."""
+    """What `expect` returns, to be asserted with."""
 
     def __init__(self, log: RequestLog) -> None:
         self._log = log

@@ -50,7 +50,6 @@ class WatchedEndpoint:
         self._strict = platform.settings.strict_conversations
 
     def handle(self, request: Request) -> Response:
-        """Answer, as `Endpoint.handle` does."""
         if not self._log.watching:
             return self._endpoint.handle(request)
         raw = b"".join(cast(Iterator[bytes], request.body)) if _is_json(request.headers) else None
@@ -60,7 +59,6 @@ class WatchedEndpoint:
         return _answered(exchange, self._endpoint.handle(request))
 
     async def ahandle(self, request: Request) -> Response:
-        """Answer, as `Endpoint.ahandle` does."""
         if not self._log.watching:
             return await self._endpoint.ahandle(request)
         raw = None

@@ -99,7 +99,7 @@ class LocalBackend:
                     yield delta
 
     def embed(self, request: "embedding.EmbeddingRequest", model: ServedModel) -> "Iterator[embedding.EmbeddedBatch]":
-        """Embed by pooled hidden states: `formats.pooling` says how. Raises `InvalidInput`, `BackendError`."""
+        """Embed by pooled hidden states: `parts.torch.pooling` says how. Raises `InvalidInput`, `BackendError`."""
         base = self._offer.base_model(model.base_model)
         yield from self._encoder(base).embed(request) if base.encodes else self._model(model).embed(request, model)
 

@@ -27,7 +27,6 @@ class Arguments:
         self._repeats: bool | None = None
 
     def take(self, piece: str) -> str:
-        """Return what is certain with this piece."""
         if self._repeats is False or not piece:
             return piece
         grows = piece.startswith(self.last)
@@ -44,7 +43,6 @@ class Arguments:
         return self._decided(may_repeat)
 
     def end(self) -> str:
-        """Return what still waits."""
         if self._repeats is not None or len(self._joined) == self._passed:
             return ""
         return self._decided(not is_json(self._joined) and is_json(self.last))

@@ -53,7 +53,6 @@ class _Call:
         self.add(self.halves.take(self.taken.end()))
 
     def add(self, arguments: str) -> None:
-        """Add to the arguments."""
         if arguments:
             self.pieces.append(arguments)
             self.waiting.append(arguments)

@@ -33,7 +33,6 @@ class GrowingText:
         self._number = 0
 
     def take(self, piece: str) -> str:
-        """Return what is certain with this piece."""
         if self.is_plain or not piece:
             return piece
         last, grows = self._last, piece.startswith(self._last)
@@ -116,7 +115,6 @@ class SaidText:
         return self._passed(self._pieces.end())
 
     def end(self) -> str:
-        """Return what still waits."""
         return self.pause() + self._halves.end()
 
     def _passed(self, text: str) -> str:

@@ -111,7 +111,6 @@ class TokensOfText:
         return self._passed(count, raw[:end].decode("utf-8", "surrogatepass"))
 
     def end(self) -> Passed:
-        """Return what waits."""
         return self._passed(max(len(self.entries), len(self.ids)), self.text)
 
     def _passed(self, count: int, text: str) -> Passed:

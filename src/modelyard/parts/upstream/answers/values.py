@@ -294,7 +294,6 @@ class Halves:
         self.held: str = ""
 
     def take(self, piece: str) -> str:
-        """Return what is certain with this piece."""
         if not self.held and (piece.isascii() or not _HALF.search(piece)):
             return piece
         text = _paired(self.held + piece)
