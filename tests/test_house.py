@@ -193,7 +193,6 @@ DOORS_OF_PARTS = {"otel.py", "quickstart.py", "wsgi.py"}
 TIES = {
     ("dashboard", "annotations"): "the pages of jobs, models and runs have that box",
     ("dashboard", "batches"): "jobs are shown by their kinds",
-    ("dashboard", "loops"): "jobs are shown by their kinds",
     ("dashboard", "reports"): "pages are made of its elements and plots",
     ("dashboard", "responses"): "jobs are shown by their kinds",
     ("dashboard", "tinker"): "jobs are shown by their kinds",

@@ -56,11 +56,19 @@ ERROR_WIDTH = 60
 @click.option("--last", default=50, show_default=True, type=click.IntRange(1), help="How many of the newest.")
 @click.option("--tag", help="Only those with this tag; an evaluation's job has those of its run.")
 @json_option
-def list_jobs(store: StoreName, status: str | None, last: int, tag: str | None, as_json: bool, **of: Any) -> None:
+def list_jobs(
+    store: StoreName,
+    entity: str | None,
+    status: str | None,
+    kind: str | None,
+    last: int,
+    tag: str | None,
+    as_json: bool,
+) -> None:
     """List jobs, the newest first."""
     with opened(store) as platform:
         wanted = None if status is None else JobStatus(status)
-        listing = platform.jobs.list(**of, status=wanted, order="desc")
+        listing = platform.jobs.list(entity=entity, status=wanted, kind=kind, order="desc")
         tagged = None if tag is None else _tagged(platform, tag)
         wanted_jobs = (job for job in listing if tagged is None or not tagged.isdisjoint((job.id, job.subject)))
         found = list(islice(wanted_jobs, last))

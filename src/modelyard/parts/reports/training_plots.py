@@ -33,6 +33,11 @@ def metric_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
 
 
+def has_rounds(job: TrainingJob) -> bool:
+    """Return whether its steps are the rounds of a loop."""
+    return "rounds" in job.config
+
+
 def job_plot(runtime: Runtime, job: TrainingJob, title: str = "") -> Plot:
     """Plot every metric that a job has recorded with its steps, the reward first. The title says where the job stands,
     unless another one is given."""
@@ -40,7 +45,7 @@ def job_plot(runtime: Runtime, job: TrainingJob, title: str = "") -> Plot:
         title or f"{job.kind.upper()} job {job.id}: {_standing(job)}",
         runtime,
         [("", [job.id])],
-        "round" if "rounds" in job.config else "optimizer step",
+        "round" if has_rounds(job) else "optimizer step",
     )
 
 

@@ -24,16 +24,14 @@ from modelyard.parts.dashboard.view import (
     status_chip,
     when,
 )
-from modelyard.parts.loops.part import LOOP
 from modelyard.parts.reports.curves import curves
 from modelyard.parts.reports.html import Html, chip, facts, html, joined, section, shortened, table, tag
 from modelyard.parts.reports.inline_chart import sparkline
 from modelyard.parts.reports.line_plot import Series
-from modelyard.parts.reports.training_plots import metric_order
+from modelyard.parts.reports.training_plots import has_rounds, metric_order
 from modelyard.parts.responses.records import RESPONSE_JOB
 from modelyard.parts.tinker.records import COMMANDS_JOB
 from modelyard.parts.traffic.records import COLLECT_JOB
-from modelyard.platform.training.methods import METHODS
 from modelyard.platform.training.metrics import MetricRow
 from modelyard.platform.training.trajectories import ShownTrajectory, TrajectorySummary
 from modelyard.report.numbers import NONE, count_text, ref_text
@@ -48,7 +46,6 @@ POINTS = 600
 MOST_ROUNDS = 100
 """How many rounds of a loop are listed."""
 
-_TRAINING = frozenset({*METHODS, LOOP})
 _OF_ROUNDS = ("reward", "held_out", "checkpoint", "zero_variance_groups", "failed_rollouts")
 
 
@@ -58,7 +55,7 @@ def listed(view: View) -> HtmlPage:
     kind = kind if kind in view.platform.job_types else ""
     jobs = view.platform.jobs.list(order="desc", status=status, kind=kind or None)
     page = Page(_searched(view, jobs, query), False) if query else jobs.page(PAGE, view.query.get("after"))
-    known = view.platform.annotations.of(job.id if job.kind in _TRAINING else job.subject for job in page)
+    known = view.platform.annotations.of(job.id if _trains(view, job) else job.subject for job in page)
     columns = [(name, "brief") for name in ("job", "works on", "status", "progress", "created")]
     columns.append(("took", "number brief"))
     lines = [_line(view, job, known.get(job.id) or known.get(job.subject)) for job in page]
@@ -139,11 +136,15 @@ def _name(view: View, job: JobSummary) -> Html:
     return view.link(joined([job.kind, " ", tag("small", short_id(job.id))]), "jobs", job.id)
 
 
+def _trains(view: View, job: JobSummary) -> bool:
+    return view.platform.job_types[job.kind].trains
+
+
 def subject(view: View, job: JobSummary) -> Html:
     """Return a link to what a job works on."""
     if job.kind in (BATCH_JOB, COLLECT_JOB, RESPONSE_JOB):
         return short_id(job.subject)
-    if job.kind not in (*_TRAINING, COMMANDS_JOB):
+    if not (_trains(view, job) or job.kind == COMMANDS_JOB):
         return _run(view, job.subject)
     try:
         model = view.platform.models.get(job.subject)
@@ -165,11 +166,11 @@ def progress(step: int, total: int | None) -> Html:
 
 
 def running_line(view: View, job: JobSummary) -> Sequence[object]:
-    rows = view.platform.training.job(job.id).metrics(60) if job.kind in _TRAINING else []
+    rows = view.platform.training.job(job.id).metrics(60) if _trains(view, job) else []
     shown = next(iter(metric_order(rows[-1].values)), None) if rows else None
     values = [row.values[shown] for row in rows if shown in row.values] if shown else []
     last = f"{shown} {values[-1]:.4g}" if values else NONE
-    left = _left(view.platform.training.get(job.id), view) if job.kind in _TRAINING else NONE
+    left = _left(view.platform.training.get(job.id), view) if _trains(view, job) else NONE
     drawing = joined([Html(sparkline(values)), tag("small", last)])
     return (
         _name(view, job),
@@ -192,13 +193,13 @@ def job(view: View) -> HtmlPage:
     found = view.platform.jobs.get(view.params["job"])
     if found.kind == COLLECT_JOB:
         return HtmlPage("Collection", _summary(view, found, _collected(view, found.id)), live=found.ended_at is None)
-    if found.kind not in _TRAINING:
+    if not _trains(view, found):
         driven = found.kind == COMMANDS_JOB
         to = ("tinker", view.platform.compat.training_runs.of_job(found.id).id) if driven else ("runs", found.subject)
         content = joined([_summary(view, found, []), tag("p", view.link("To the run", *to))])
         return HtmlPage(f"{found.kind.capitalize()} job", content, live=found.ended_at is None)
     training = view.platform.training.get(found.id)
-    rows, loop = view.platform.training.job(found.id).metrics(POINTS), found.kind == LOOP
+    rows, loop = view.platform.training.job(found.id).metrics(POINTS), has_rounds(training)
     drawn = job_curves([("", rows)], "round" if loop else "optimizer step")
     content = joined(
         [
@@ -271,7 +272,7 @@ def _summary(view: View, job: JobSummary, more: Iterable[tuple[str, object]]) ->
 
 def _training_facts(view: View, job: TrainingJob) -> list[tuple[str, object]]:
     checkpoint = NONE if job.step is None else view.link(f"step {job.step}", "models", job.model_id)
-    pairs: list[tuple[str, object]] = [("best checkpoint" if job.kind == LOOP else "checkpoint", checkpoint)]
+    pairs: list[tuple[str, object]] = [("best checkpoint" if has_rounds(job) else "checkpoint", checkpoint)]
     if job.loop_id is not None:
         pairs.append(("round of", view.link(joined(["loop ", short_id(job.loop_id)]), "jobs", job.loop_id)))
     if job.stop_reason is not None and job.error_message is None:
