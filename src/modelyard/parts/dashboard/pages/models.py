@@ -17,6 +17,8 @@ from modelyard.parts.reports.line_plot import Series
 from modelyard.parts.reports.training_plots import metric_order
 from modelyard.report.numbers import NONE, ref_text, score_text
 
+LEAD = "What is trained here. Each model has checkpoints; an alias such as prod says which one answers."
+
 PAGE = 50
 MOST_CHECKPOINTS = 200
 MOST_RUNS = 20
@@ -35,9 +37,16 @@ def listed(view: View) -> HtmlPage:
     columns = [("model", ""), ("base model", ""), ("last step", "number"), ("aliases", ""), ("created", "")]
     columns.append(("tags", ""))
     start = 'platform.models.create("support", project="bots", base_model="tabular-mini")'
-    shown = table(columns, lines) if lines else empty("No model yet. Make one:", start)
+    nothing = empty("No model found.") if query else empty("No model yet. Make one:", start)
+    shown = table(columns, lines) if lines else nothing
     more = view.link("Older models", "models", after=page.items[-1].id) if page.has_more else ""
-    return HtmlPage("Models", joined([shown, tag("p", more)]))
+    return HtmlPage("Models", joined([_search(view, query), shown, tag("p", more)]), lead=LEAD)
+
+
+def _search(view: View, query: str) -> Html:
+    words, label = "name, tag or note", "Search models"
+    field = tag("input", type="search", name="q", value=query, placeholder=words, size=28, aria_label=label)
+    return tag("form", field, tag("button", "Search"), method="get", action=view.url("models"), role="search")
 
 
 def _searched(view: View, models: Iterable[Model], query: str) -> tuple[Model, ...]:
@@ -83,7 +92,8 @@ def model(view: View) -> HtmlPage:
             section("Data", lineage.data(view, found, steps)),
         ]
     )
-    return HtmlPage(_name(found, view.host), content, live=True)
+    lead = f"A model trained from {found.base_model}: how it scores, how it was trained, and what answers for it."
+    return HtmlPage(_name(found, view.host), content, live=True, lead=lead)
 
 
 def _overlay(view: View, model: Model, steps: Sequence[Checkpoint], other: Model | None) -> Html:

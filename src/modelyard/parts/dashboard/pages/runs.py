@@ -22,6 +22,10 @@ from modelyard.report.numbers import (
     stored_mean_text,
 )
 
+LEAD = "How models answered the rows of evaluations, and what their answers scored. Choose two runs to compare them."
+_OF_RUN = "How a model did on an evaluation, and the rows on which it did worst."
+_OF_TWO = "What the candidate does better or worse than the baseline, row by row."
+
 PAGE = 50
 SEARCHED = 2000
 """How many of the newest runs are searched."""
@@ -52,7 +56,8 @@ def listed(view: View) -> HtmlPage:
         if shown
         else empty("No run found." if query else "No run yet. Make one:", *([] if query else [start]))
     )
-    return HtmlPage("Runs", joined([_search(view, query, by_score), content, tag("p", more), _matrix(view, shown)]))
+    parts = [_search(view, query, by_score), content, tag("p", more), _matrix(view, shown)]
+    return HtmlPage("Runs", joined(parts), lead=LEAD)
 
 
 def _best_first(run: EvaluationRun) -> tuple[object, ...]:
@@ -190,10 +195,10 @@ def run(view: View) -> HtmlPage:
         label = f"{count_text(status.completed_rows)} of {count_text(status.total_rows)} rows"
         pairs = [("state", status_chip(found.state)), ("rows", bar(status.completed_rows, status.total_rows, label))]
         known = facts([*pairs, ("started", when(found.started_at)), ("id", found.id)])
-        return HtmlPage(title, joined([known, links, words]), live=True)
+        return HtmlPage(title, joined([known, links, words]), live=True, lead=_OF_RUN)
     key = ("run", found.id, found.finished_at)
     report = view.part(key, lambda: size_of(view, found), lambda: _report(view, found), _stored(found))
-    return HtmlPage(title, joined([links, words, report]))
+    return HtmlPage(title, joined([links, words, report]), lead=_OF_RUN)
 
 
 def _report(view: View, run: EvaluationRun) -> Html:
@@ -252,7 +257,7 @@ def compared(view: View) -> HtmlPage:
 
     scores = joined(map(_headline, (before, after)))
     found = made() if running else view.part(key, lambda: size_of(view, before, after), made, scores)
-    return HtmlPage(title, joined([tag("p", rows), found]))
+    return HtmlPage(title, joined([tag("p", rows), found]), lead=_OF_TWO)
 
 
 def _comparison(view: View, before: EvaluationRun, after: EvaluationRun) -> Html:
