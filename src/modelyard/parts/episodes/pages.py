@@ -149,15 +149,8 @@ def _turn(one: TreeTurn, sequence: int | None) -> Html:
     step = "" if one.turn.step is None else f", step {one.turn.step}"
     line = f"{len(one.injected)} tokens read (masked), {len(one.ids)} sampled{step}"
     trained = chip("not trained", "worse") if sequence is None else chip(f"sequence {sequence}", "better")
-    marks = [
-        trained,
-        " ",
-        tag("small", one.why or "follows"),
-        " ",
-        tag("small", one.untrained),
-        " ",
-        tag("small", line),
-    ]
+    words = " · ".join(filter(None, (one.why or "follows", one.untrained, line)))
+    marks = [trained, " ", tag("small", words)]
     said = tag("p", tag("b", "answer: "), *_tokens(one), *calls)
     shown = tag("article", *told, said, tag("p", *marks))
     for _ in range(min(depth, DEEPEST)):

@@ -48,7 +48,7 @@ STYLE = """
 .modelyard .chip.worse{background:#D55E0033}
 .modelyard .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,366px),1fr));gap:14px}
 .modelyard figure{margin:0;max-width:400px;padding:12px;border:1px solid rgba(128,128,128,.28);border-radius:10px}
-.modelyard figure.large{max-width:760px}
+.modelyard figure.large{max-width:760px;margin:0 0 14px}
 .modelyard figure svg{display:block;width:100%;height:auto}
 .modelyard .when-narrow{display:none}
 .modelyard details{margin:10px 0}
@@ -56,7 +56,7 @@ STYLE = """
 @media (max-width:700px){
 .modelyard .when-wide{display:none}
 .modelyard .when-narrow{display:block}
-.modelyard th{white-space:normal}
+.modelyard th,.modelyard th.number{white-space:normal}
 .modelyard .cards{overflow-x:visible;border:0}
 .modelyard .cards table,.modelyard .cards tbody{display:block}
 .modelyard .cards thead{position:absolute;left:-9999px}
@@ -67,7 +67,8 @@ STYLE = """
 .modelyard .cards td,.modelyard .cards td.text{max-width:none;overflow-wrap:anywhere}
 .modelyard .cards td:not([data-label=""])::before{content:attr(data-label) " ";font:600 12px system-ui;opacity:.72}
 .modelyard .cards td:empty{display:none}
-.modelyard .cards td.brief,.modelyard .cards td.choice{display:inline-block;padding:1px 0 1px 12px}
+.modelyard .cards td.brief,.modelyard .cards td.choice,.modelyard .cards td.number{display:inline-block}
+.modelyard .cards td.brief,.modelyard .cards td.choice,.modelyard .cards td.number{padding:1px 0 1px 12px}
 .modelyard .cards td.brief small{display:inline;margin-left:6px}
 .modelyard .cards td.brief:not([data-label=""])::before{content:none}
 }
@@ -144,8 +145,8 @@ def facts(pairs: Iterable[tuple[str, object]]) -> Html:
 def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]], kind: str = "") -> Html:
     """Return a table; a column is its heading and its classes ("number", "text", "brief", "choice"). A column in which
     every row has "" is left out. A "narrow" `kind` is small. On a narrow screen the rows of a table with more than
-    `AS_TABLE` columns, or with "text", are cards with the headings in their lines; "choice" columns share a line, and
-    so do "brief" ones, without headings."""
+    `AS_TABLE` columns, or with "text", are cards with the headings in their lines; "choice" and "number" columns share
+    a line, and so do "brief" ones, without headings."""
     rows = [*rows]
     shown = [at for at in range(len(columns)) if not rows or any(row[at] != "" for row in rows)]
     columns, rows = [columns[at] for at in shown], [[row[at] for at in shown] for row in rows]

@@ -33,7 +33,8 @@ def trial_table(trials: "SweepTable") -> Html:
     at = headings.index("status")
     kinds = {"succeeded": "better", "failed": "worse"}
     rows = [[*line[:at], chip(str(line[at]), kinds.get(str(line[at]), "")), *line[at + 1 :]] for line in cells]
-    return table([(name, "number" if name in numbers else "") for name in headings], rows)
+    of = {"status": "choice", "model": ""}
+    return table([(name, "number" if name in numbers else of.get(name, "choice")) for name in headings], rows)
 
 
 @attrs.frozen
@@ -72,7 +73,7 @@ class ParallelPlot:
         for place, one in reversed([*enumerate(measured)]):
             yield self._line(one, [axis for _, axis in axes], across, best=place == 0)
         for at, (name, axis) in enumerate(axes):
-            yield from axis.drawn(name, across(at), raised=at % 2 == 1)
+            yield from axis.drawn(name, across(at), raised=at % 2 == 1 and self.width == NARROW)
         yield "</svg>\n"
 
     def _line(self, trial: "SweepTrial", axes: Sequence["PlotAxis"], across: Scale, best: bool) -> str:
@@ -115,7 +116,7 @@ class PlotAxis:
         return Scale(low - margin, high + margin, TOP + HEIGHT, TOP)
 
     def drawn(self, name: str, x: float, raised: bool) -> Iterator[str]:
-        """Yield the line of the axis, its name and its values. The name of every other axis is raised."""
+        """Yield the line of the axis, its name and its values. A name that is raised leaves room for its neighbours."""
         yield f'<path d="M{x:.1f} {TOP}v{HEIGHT}" stroke="currentColor" stroke-opacity=".5"/>'
         above = TOP - (30 if raised else 14)
         yield f'<text x="{x:.1f}" y="{above}" text-anchor="middle" font-weight="600">{escape(name)}</text>'

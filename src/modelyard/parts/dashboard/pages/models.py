@@ -34,7 +34,13 @@ def listed(view: View) -> HtmlPage:
     page = Page(_searched(view, models, query), False) if query else models.page(PAGE, view.query.get("after"))
     known = view.platform.annotations.of(model.id for model in page)
     lines = [_line(view, model, known.get(model.id)) for model in page]
-    columns = [("model", ""), ("base model", ""), ("last step", "number"), ("aliases", ""), ("created", "")]
+    columns = [
+        ("model", ""),
+        ("base model", "brief"),
+        ("last step", "number"),
+        ("aliases", "brief"),
+        ("created", "brief"),
+    ]
     columns.append(("tags", ""))
     start = 'platform.models.create("support", project="bots", base_model="tabular-mini")'
     nothing = empty("No model found.") if query else empty("No model yet. Make one:", start)
@@ -205,7 +211,7 @@ def _runs(view: View, model: Model, steps: Sequence[Checkpoint]) -> Html:
             shown = view.link(ref_text(run.evaluation), "runs", run.id)
             lines.append((f"step {one.step}", shown, run.state, score_text(run)))
     return (
-        table([("step", "number brief"), ("evaluation", "brief"), ("state", "brief"), ("score", "number brief")], lines)
+        table([("step", "brief"), ("evaluation", "brief"), ("state", "brief"), ("score", "number brief")], lines)
         if lines
         else Html("")
     )

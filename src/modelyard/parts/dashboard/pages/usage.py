@@ -121,5 +121,5 @@ def _ledger(view: View) -> Html:
         for one in view.platform.usage.list(order="desc").page(20)
     ]
     columns = [("time", "brief"), ("model", "brief")]
-    columns += [(name, "number brief") for name in ("prompt tokens", "completion tokens", "cost")]
+    columns += [("prompt tokens", "number"), ("completion tokens", "number"), ("cost", "number brief")]
     return section("Last in the ledger", table(columns, lines))
