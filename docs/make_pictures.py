@@ -3,7 +3,8 @@
     python docs/make_pictures.py [FOLDER_OF_A_QUICKSTART]
 
 Without a folder, a quickstart is run first. A picture is 1280 pixels wide; of the main pages there are some of 400
-and 2000, too (`job-400.png`). It needs Playwright and a Chromium, which the lane `browser` of tests/clients/lanes.py has, and Pillow.
+and 2000, too (`job-400.png`). It needs Playwright and a Chromium, which the lane `browser` of tests/clients/lanes.py
+has, and Pillow.
 """
 
 import shutil
