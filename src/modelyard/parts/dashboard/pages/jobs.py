@@ -236,6 +236,7 @@ def _other(view: View, found: JobSummary) -> HtmlPage:
     to: Sequence[object] = ()
     title = f"{found.kind.capitalize()} job"
     if found.kind == COMMANDS_JOB:
+        title = " of ".join([title, *_model_names(view, found)])
         to = ("tinker", view.platform.compat.training_runs.of_job(found.id).id)
     elif found.kind not in (BATCH_JOB, RESPONSE_JOB):
         to = ("runs", found.subject)
