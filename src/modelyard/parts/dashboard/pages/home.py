@@ -27,8 +27,9 @@ LOOKED_AT = 200
 def home(view: View) -> HtmlPage:
     newest = list(islice(view.platform.jobs.list(order="desc"), LOOKED_AT))
     running = list(islice(view.platform.jobs.list(status=JobStatus.RUNNING), MOST))
-    if view.host and not newest and not running and _is_new(view):
-        return HtmlPage("Home", joined([_first_steps(), _answers(view), _health(view)]), live=True, lead=LEAD)
+    if not newest and not running and _is_new(view):
+        steps = _first_steps() if view.host else _first_links(view)
+        return HtmlPage("Home", joined([steps, _answers(view), _health(view)]), live=True, lead=LEAD)
     parts = [
         _running(view, running),
         _queue(view, [job for job in newest if job.status is JobStatus.QUEUED]),
@@ -62,6 +63,14 @@ def _first_steps() -> Html:
     more = ("For another store than yard.db in their folder, add --store. ", " lists what to read next.")
     docs = tag("code", "modelyard docs")
     return section("Begin here", *shown, tag("p", more[0], docs, more[1], kind="quiet"))
+
+
+def _first_links(view: View) -> Html:
+    """Say how to begin to somebody who has a key and no machine."""
+    call = tag("p", "1. Call a model: choose one in the ", view.link("catalogue", "catalogue"), ", which shows how.")
+    train = tag("p", "2. Train one of your own: ", view.link("models", "models"), " shows the line that makes it.")
+    look = tag("p", "3. Evaluate it: ", view.link("runs", "runs"), " shows the line, and then how it scored.")
+    return section("Begin here", call, train, look)
 
 
 def _running(view: View, jobs: Sequence[JobSummary]) -> Html:
