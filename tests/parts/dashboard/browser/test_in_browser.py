@@ -16,7 +16,7 @@ from modelyard.parts.doubles.clients.server import asgi_server
 
 PAGES = (*LISTS, *OF_PARTS)
 WIDTHS = (400, 1280, 2000)
-PARTS = 4
+PARTS = 6
 """So many tests look at the pages, each at its part."""
 
 
@@ -90,14 +90,15 @@ def test_every_page_fits_from_400_to_2000_pixels(page: Page, yard: Yard, part: i
     assert found == {}
 
 
-def test_the_first_pages_of_an_empty_store_fit_and_have_no_fault(chromium: Browser) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_first_pages_of_an_empty_store_fit_and_have_no_fault(chromium: Browser, part: int) -> None:
     with open_platform() as platform, asgi_server(asgi_app(platform, dashboard=True), log_level="warning") as server:
         yard = Yard(platform, server.url, platform.keys.create("acme", name="ann").secret)
         context = new_context(chromium)
         page = context.new_page()
         log_in(page, yard, yard.key)
-        for at, path in enumerate(FIRST):
-            page.set_viewport_size({"width": WIDTHS[at % len(WIDTHS)], "height": 800})
+        for at, path in [*enumerate(FIRST)][part::PARTS]:
+            page.set_viewport_size({"width": WIDTHS[(at // PARTS) % len(WIDTHS)], "height": 800})
             page.goto(yard.page(path))
             assert page.evaluate(FAULTS) == [], path
             assert [one["id"] for one in Axe().run(page).response["violations"]] == [], path
