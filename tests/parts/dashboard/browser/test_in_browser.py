@@ -35,6 +35,7 @@ def addresses(yard: Yard) -> dict[str, str]:
     return found | {path: yard.page(path) for path in REFUSED}
 
 
+@pytest.mark.timeout(600)  # the tools read every element of a page, which takes a busy machine long
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_page_has_a_fault_that_accessibility_tools_find(
@@ -97,7 +98,8 @@ def test_the_first_pages_of_an_empty_store_fit_and_have_no_fault(chromium: Brows
         context = new_context(chromium)
         page = context.new_page()
         log_in(page, yard, yard.key)
-        for at, path in [*enumerate(FIRST)][part::PARTS]:
+        first = [path for path in FIRST if path != "api"]  # the same as in a store that is filled, and long
+        for at, path in [*enumerate(first)][part::PARTS]:
             page.set_viewport_size({"width": WIDTHS[(at // PARTS) % len(WIDTHS)], "height": 800})
             page.goto(yard.page(path))
             assert page.evaluate(FAULTS) == [], path
