@@ -4,12 +4,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 import attrs
 
 from modelyard import report
-from modelyard.domain.identity import Principal, check_name
+from modelyard.domain.identity import check_name
 from modelyard.domain.models import Checkpoint, Model, Retention, TrajectoryLog
 from modelyard.domain.promotion import Alias, Change, CheckpointLineage, NotWorse, Promotion
 from modelyard.domain.record import EMPTY, Order
@@ -28,6 +28,7 @@ from modelyard.platform.checkpoints.transactions import (
     log_place,
     model_place,
 )
+from modelyard.platform.extended import Extended
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.lineage import checkpoint_lineage
 from modelyard.platform.listing import Listing, accept_all, short_listing
@@ -35,9 +36,13 @@ from modelyard.platform.models.promotion import PROD, change_alias, list_aliases
 from modelyard.platform.models.trajectory_logs import read_log, store_log
 from modelyard.platform.owned import artifacts_of
 from modelyard.platform.paging import get_or_none, index_listing, listed_entity, listed_index, named_place
-from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import GroupData
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
+
+if TYPE_CHECKING:
+    from modelyard.parts.resources import ModelsMembers
+else:
+    ModelsMembers = object
 
 MAX_STEPS = 1000
 JOBS_AT_ONCE = 100
@@ -61,7 +66,7 @@ class DeletedCheckpoints:
     not_found_steps: tuple[int, ...]
 
 
-class Models:
+class Models(Extended, ModelsMembers):
     """The trainable models that a principal may see.
 
     Methods take a model by value, by id, or by name: "project/name" or "entity/project/name".
@@ -69,8 +74,7 @@ class Models:
     model = platform.models.create("support", project="bots", base_model="tabular-mini")
     """
 
-    def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self._runtime, self._principal = runtime, principal
+    AREA: ClassVar[str] = "models."
 
     # ---- models
 
