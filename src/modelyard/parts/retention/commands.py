@@ -6,8 +6,16 @@ from typing import Any
 import attrs
 import click
 
-from modelyard.cli.terminal import PlaceType, StoreName, entity_option, json_option, opened, show_fields, store_option
-from modelyard.parts.entities import say_if_unknown
+from modelyard.cli.terminal import (
+    PlaceType,
+    StoreName,
+    entity_option,
+    json_option,
+    opened,
+    say_if_unknown,
+    show_fields,
+    store_option,
+)
 from modelyard.parts.retention.retained import MOST_DAYS
 from modelyard.parts.retention.service import Keep
 

@@ -1,6 +1,7 @@
 """Trainable models, their checkpoints, and what is logged to them (specification 4.3)."""
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
@@ -14,7 +15,7 @@ from modelyard.domain.models import Checkpoint, Model, Retention, TrajectoryLog
 from modelyard.domain.promotion import Alias, Change, CheckpointLineage, NotWorse, Promotion
 from modelyard.domain.record import EMPTY, Order
 from modelyard.domain.training import TrajectoryGroup
-from modelyard.errors import InvalidInput, NotFound
+from modelyard.errors import InvalidInput, NotFound, nearest
 from modelyard.platform.catalogue.offered_models import entries_answered
 from modelyard.platform.checkpoints.aliases import remove_alias, roll_back
 from modelyard.platform.checkpoints.lookup import found_checkpoint, named_model
@@ -229,11 +230,15 @@ class Models(Extended, ModelsMembers):
         Kept are the `keep_last` highest steps, the `keep_best` ones by a metric, such as ("reward", 3), and checkpoints
         that are younger than `ttl` or lack the metric; others are removed. Without any rule all stay. The latest
         checkpoint, step 0, pinned ones, checkpoints that a job needs, and targets of an alias, now or after a rollback,
-        are always kept. Raises `InvalidInput`, `NotFound`.
+        are always kept. Warns if checkpoints were measured, and none by this metric. Raises `InvalidInput`, `NotFound`.
         """
         metric, best = keep_best or (None, None)
         seconds = None if ttl is None else ttl.total_seconds()
         policy = Retention(self.get(model).id, keep_last, best, metric, lower_is_better, seconds)
+        known = {name for one in self.checkpoints(model) for name in one.metrics} if metric else set()
+        if known and metric not in known:
+            meant = nearest(str(metric), known) or f"; they have {', '.join(sorted(known))}"
+            warnings.warn(f"keep_best: no checkpoint has {metric!r}, so it removes none{meant}", stacklevel=2)
         return self._runtime.store.transact(lambda tx: self._retain(tx, policy))
 
     def get_retention(self, model: Model | str) -> Retention | None:
