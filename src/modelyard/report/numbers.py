@@ -1,9 +1,9 @@
 """Numbers of an evaluation in the form that people read."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from modelyard.domain.evaluation.aggregate import Aggregate
 from modelyard.domain.evaluation.comparison import MetricComparison
@@ -42,6 +42,20 @@ def ref_text(text: str) -> str:
     if ref is None:
         return text
     return f"{ref.name}:{_short_version(ref.version)}" if ref.version else ref.name
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=_Named)
+
+
+def primary_first(run: EvaluationRun, metrics: Iterable[N]) -> tuple[N, ...]:
+    """Return metrics with that of the run's first scorer before the others."""
+    scorer = (run.summary or {}).get("scorer")
+    return tuple(sorted(metrics, key=lambda one: one.name != scorer))
 
 
 def model_text(run: EvaluationRun) -> str:

@@ -7,7 +7,7 @@ import attrs
 from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary, RowNote
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.parts.reports.headline import passed_of, primary_first, run_sentence
+from modelyard.parts.reports.headline import passed_of, run_sentence
 from modelyard.parts.reports.histogram import NEUTRAL, Histogram
 from modelyard.parts.reports.html import (
     Html,
@@ -34,6 +34,7 @@ from modelyard.report.numbers import (
     mean_text,
     model_text,
     money_text,
+    primary_first,
     ref_text,
     seconds_text,
     value_text,
