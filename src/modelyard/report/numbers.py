@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any, Protocol, TypeVar
 
-from modelyard.domain.evaluation.aggregate import Aggregate
+from modelyard.domain.evaluation.aggregate import Aggregate, RowNote
 from modelyard.domain.evaluation.comparison import MetricComparison
 from modelyard.domain.evaluation.metrics import NONE as NONE
 from modelyard.domain.evaluation.metrics import MetricKind
@@ -56,6 +56,14 @@ def primary_first(run: EvaluationRun, metrics: Iterable[N]) -> tuple[N, ...]:
     """Return metrics with that of the run's first scorer before the others."""
     scorer = (run.summary or {}).get("scorer")
     return tuple(sorted(metrics, key=lambda one: one.name != scorer))
+
+
+def alike(notes: Iterable[RowNote]) -> list[list[RowNote]]:
+    """Return rows with errors by what went wrong, the most frequent first."""
+    found = dict[str, list[RowNote]]()
+    for note in notes:
+        found.setdefault(note.detail, []).append(note)
+    return sorted(found.values(), key=len, reverse=True)
 
 
 def model_text(run: EvaluationRun) -> str:

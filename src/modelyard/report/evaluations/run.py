@@ -13,6 +13,7 @@ from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import InvalidInput, MissingPart, nearest
 from modelyard.report.evaluations.export import Format, RunRows, run_lines, save_report
 from modelyard.report.numbers import (
+    alike,
     clusters_text,
     confidence_text,
     count_text,
@@ -108,8 +109,9 @@ def _lines(run: EvaluationRun, found: Aggregate) -> Iterator[str]:
         )
         yield ""
         yield from notes(found)
-    for note in found.failures[:SHOWN_ERRORS]:
-        yield f"row {note.digest[:10]}: {printable(note.detail)}"
+    for note, *others in alike(found.failures)[:SHOWN_ERRORS]:
+        more = f" and {count_text(len(others))} more" if others else ""
+        yield f"row {note.digest[:10]}{more}: {printable(note.detail)}"
     for one in found.metrics:
         for reason, count in [*one.reasons.items()][:1]:
             yield f"{count_text(count)} unscored by {one.name}: {printable(reason)}"
