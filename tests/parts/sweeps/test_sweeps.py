@@ -141,7 +141,7 @@ def test_what_cannot_be_is_refused_before_anything_is_made(
     with pytest.raises(kind, match=why):
         start(platform, **options)
     assert not [*platform.jobs.list()]
-    assert not [*platform.sweeps.list()]
+    assert not [*platform.training.sweeps.list()]
     assert len([*platform.models.list()]) == 1
 
 
@@ -218,14 +218,14 @@ def test_a_sweep_survives_and_is_found_by_its_name(yard_file: Path) -> None:
         platform.worker().run_next()
     with open_platform(str(yard_file), project="desk") as platform:
         for name in ("s", "desk/s", "local/desk/s", sweep.id):
-            assert platform.sweeps.get(name).id == sweep.id
-        assert [one.id for one in platform.sweeps.list(project="desk")] == [sweep.id]
-        again = platform.sweeps.get("s")
+            assert platform.training.sweeps.get(name).id == sweep.id
+        assert [one.id for one in platform.training.sweeps.list(project="desk")] == [sweep.id]
+        again = platform.training.sweeps.get("s")
         platform.worker().run_until_idle()
         assert sorted(one.epochs for one in again.table()) == [1, 1, 2]
         for name in ("t", "other/s", "a/b/c/d", ""):
             with pytest.raises(NotFound):
-                platform.sweeps.get(name)
+                platform.training.sweeps.get(name)
 
 
 def test_jobs_that_end_without_the_part_are_followed_by_the_next_ones(yard_file: Path) -> None:
@@ -238,7 +238,7 @@ def test_jobs_that_end_without_the_part_are_followed_by_the_next_ones(yard_file:
         with pytest.raises(AttributeError):
             platform.training.sweep("desk/m", DATA, learning_rate=RATES)
     with open_platform(str(yard_file), project="desk") as platform:
-        sweep = platform.sweeps.get("s").wait()
+        sweep = platform.training.sweeps.get("s").wait()
         assert sorted(one.epochs for one in sweep.table()) == [1, 2]
         assert [*sweep.table()] == [*sweep.wait().table()]
 
@@ -276,7 +276,7 @@ def test_the_same_key_is_one_sweep(platform: Platform) -> None:
     named = start(platform, learning_rate=RATES, name="n")
     with pytest.raises(Conflict, match="choose another name"):
         start(platform, learning_rate=RATES, name="n")
-    assert {one.id for one in platform.sweeps.list()} == {first.id, named.id}
+    assert {one.id for one in platform.training.sweeps.list()} == {first.id, named.id}
 
 
 def test_rows_that_are_held_out_are_not_trained(platform: Platform) -> None:

@@ -1,8 +1,11 @@
 """Models: all of them, and one with its checkpoints, aliases and where they come from."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 
+from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.identity import Principal
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.promotion import NotWorse
 from modelyard.domain.record import Page
@@ -15,6 +18,9 @@ from modelyard.parts.reports.curves import curves
 from modelyard.parts.reports.html import Html, chip, facts, folded, joined, section, table, tag
 from modelyard.parts.reports.line_plot import Series
 from modelyard.parts.reports.training_plots import metric_order
+from modelyard.platform.lineage import runs_on
+from modelyard.platform.runtime import Runtime
+from modelyard.protocols import Snapshot
 from modelyard.report.numbers import NONE, ref_text, score_text
 
 LEAD = "What is trained here. Each model has checkpoints; an alias such as prod says which one answers."
@@ -204,12 +210,28 @@ def _checkpoint(view: View, model: Model, one: Checkpoint, names: Sequence[str])
     )
 
 
+def _evaluated(model: Model, runtime: Runtime, principal: Principal) -> list[tuple[int, EvaluationRun]]:
+    """Return the runs on the newest steps of a model, of checkpoints that were deleted, too."""
+
+    def query(snapshot: Snapshot) -> list[tuple[int, EvaluationRun]]:
+        steps = range(model.last_step, max(model.last_step - MOST_RUNS, -1), -1)
+        found = ((step, run) for step in steps for run in islice(runs_on(snapshot, model, step), MOST_RUNS))
+        return [(step, run) for step, run in found if principal.scope.covers(run.entity, run.project)]
+
+    return runtime.store.read(query)
+
+
 def _runs(view: View, model: Model, steps: Sequence[Checkpoint]) -> Html:
-    lines = []
-    for one in reversed(steps[-MOST_RUNS:]):
-        for run in view.platform.models.lineage(model, one.step).runs[:MOST_RUNS]:
-            shown = view.link(ref_text(run.evaluation), "runs", run.id)
-            lines.append((f"step {one.step}", shown, run.state, score_text(run)))
+    there = {one.step for one in steps}
+    lines = [
+        (
+            f"step {step}" if step in there else f"step {step}, deleted",
+            view.link(ref_text(run.evaluation), "runs", run.id),
+            run.state,
+            score_text(run),
+        )
+        for step, run in view.platform.part(partial(_evaluated, model))
+    ]
     return (
         table([("step", "brief"), ("evaluation", "brief"), ("state", "brief"), ("score", "number brief")], lines)
         if lines

@@ -8,7 +8,7 @@ from modelyard.parts.annotations.pages import annotated, badges, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
 from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, lasted, short_id, status_chip, when
 from modelyard.parts.reports.comparison_page import comparison_content
-from modelyard.parts.reports.headline import asked_of, labels_of, primary_first
+from modelyard.parts.reports.headline import asked_of, labels_of
 from modelyard.parts.reports.html import Html, facts, joined, section, shortened, table, tag
 from modelyard.parts.reports.run_page import prompted, run_content, short_ref
 from modelyard.report.numbers import (
@@ -16,6 +16,7 @@ from modelyard.report.numbers import (
     count_text,
     interval_text,
     model_text,
+    primary_first,
     ref_text,
     score_text,
     scorer_text,
