@@ -260,7 +260,7 @@ def dump_group(group: TrajectoryGroup) -> bytes:
 
 
 def dump_trajectory(trajectory: Trajectory) -> bytes:
-    return _line(_plain_trajectory(trajectory))
+    return _line(plain_trajectory(trajectory))
 
 
 def dump_group_end(group: TrajectoryGroup) -> bytes:
@@ -279,7 +279,7 @@ def _line(row: dict[str, Any]) -> bytes:
     return checked_dumps(row) + b"\n"
 
 
-def _plain_trajectory(trajectory: Trajectory) -> dict[str, Any]:
+def plain_trajectory(trajectory: Trajectory) -> dict[str, Any]:
     first, *further = trajectory.histories or (History(()),)
     return {
         **_plain_history(first),

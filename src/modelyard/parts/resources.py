@@ -22,6 +22,7 @@ from modelyard.parts.tinker.service import TrainingRuns
 from modelyard.parts.torch.exports.imported import ImportAdapter
 from modelyard.parts.torch.exports.service import ExportModel, PushModel
 from modelyard.parts.torch.service import AddBaseModel, ListBaseModels
+from modelyard.parts.torch.training.options import DistillKeywords as DistillKeywords
 from modelyard.parts.torch.training.options import DPOKeywords as DPOKeywords
 from modelyard.parts.torch.training.options import RLKeywords as RLKeywords
 from modelyard.parts.torch.training.options import SFTKeywords as SFTKeywords

@@ -25,6 +25,7 @@ from modelyard.domain.training import (
 from modelyard.domain.training_config import TrainingConfig
 from modelyard.errors import InvalidInput, Problem, located_at
 from modelyard.formats.converter import unstructure
+from modelyard.formats.taught import trajectories_in
 from modelyard.formats.training_data import RowFormat, read_groups, says_nothing
 from modelyard.formats.trajectories import trajectory_of
 from modelyard.part import Part
@@ -36,11 +37,12 @@ from modelyard.platform.runtime import Runtime
 from modelyard.protocols import ArtifactStore, Snapshot, StoredArtifact, Tx
 
 T = TypeVar("T")
-Row = TypeVar("Row", bound=Example | Preference)
+Row = TypeVar("Row", Example, Preference, Trajectory)
 
 ExampleData = Iterable[Example | Mapping[str, Any]]
 PreferenceData = Iterable[Preference | Mapping[str, Any]]
-DatasetRows = ExampleData | PreferenceData | Iterable[Example | Preference]
+TaughtData = Iterable[Trajectory | TrajectoryGroup | Mapping[str, Any]]
+DatasetRows = ExampleData | PreferenceData | TaughtData | Iterable[Example | Preference | Trajectory]
 GroupData = Iterable[TrajectoryGroup | Mapping[str, Any]]
 
 
@@ -122,6 +124,12 @@ def any_form(parts: Iterable[Part], rows: RowFormat[Any]) -> RowFormat[Any]:
     return rows
 
 
+def each_trajectory(data: TaughtData) -> Iterator[Trajectory | Mapping[str, Any]]:
+    """Yield trajectories, those of a group one by one."""
+    for one in data:
+        yield from one.trajectories if isinstance(one, TrajectoryGroup) else trajectories_in(one)
+
+
 # ---- what a base model reads -------------------------------------------------------------------------------------
 
 _Place = tuple[str | int, ...]
@@ -166,6 +174,8 @@ class BaseModelCheck:
 
     def __call__(self, row: Row) -> Row:
         """Return the row. Raises `InvalidInput`."""
+        if isinstance(row, Trajectory):
+            return self.trajectory(row)
         turns: list[_Turn] = [(("messages", number), message, False) for number, message in enumerate(row.messages)]
         if isinstance(row, Preference):
             turns += [(("chosen",), row.chosen, True), (("rejected",), row.rejected, True)]
