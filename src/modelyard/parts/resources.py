@@ -7,6 +7,7 @@ from modelyard.parts.comparisons.frame import ToPandas
 from modelyard.parts.comparisons.service import CompareAll
 from modelyard.parts.completions.service import Completions
 from modelyard.parts.datasets.service import Datasets
+from modelyard.parts.distillation.taught import Taught
 from modelyard.parts.embeddings.service import Embeddings
 from modelyard.parts.episodes.service import Episodes
 from modelyard.parts.fine_tuning.service import FineTuning
@@ -109,6 +110,8 @@ class TrainingMembers:
     """Train a model by RL in rounds, each of which samples, judges, trains and validates."""
     sweep: StartSweep
     """Train a model with every combination of options, as one object."""
+    taught: Taught
+    """Have a teacher score what a model sampled, to distil the model on it."""
 
 
 class EvaluationsMembers:
