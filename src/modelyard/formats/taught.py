@@ -1,10 +1,10 @@
 """Trajectories whose choices a teacher has scored, as lines of a file: those of `trajectories`, where a choice also has
-`teacher_logprobs`, in the form of the logprobs of an answer with their alternatives. A choice without them was answered
-by the teacher itself, so that its `logprobs` are the teacher's. A token may have its `id`; otherwise its bytes say which
-one it is."""
+`teacher_logprobs`, in the form of the logprobs of an answer with their alternatives. A choice without them was
+answered by the teacher itself, so that its `logprobs` are the teacher's. A token may have its `id`; otherwise its
+bytes say which one it is."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, ClassVar
 
 import attrs
 
@@ -65,8 +65,10 @@ class _Logprobs:
 def taught_of(value: Any) -> Trajectory:
     """Read a trajectory. Raises `InvalidInput`, also if a teacher has scored nothing of it."""
     plain = without_nulls(value)
-    rows = [plain, *_listed(plain, "additional_histories")]
-    teachers = [list(_teachers(row)) for row in rows]
+    teachers = [list(_teachers(plain))]
+    for number, row in enumerate(_listed(plain, "additional_histories")):
+        with located_at("additional_histories", number):
+            teachers.append(list(_teachers(row)))
     found = trajectory_of(_without_teachers(plain))
     if not any(one for history in teachers for one in history):
         msg = f"has no choice with {TEACHER}, or with logprobs of the teacher's own answer: nothing is learned from it"
@@ -81,7 +83,9 @@ def _listed(row: Any, name: str) -> Sequence[Any]:
 
 def _teachers(row: Any) -> Iterator[tuple[TokenLogprob, ...] | None]:
     for place, item in enumerate(_listed(row, _ITEMS)):
-        named = next((name for name in (TEACHER, "logprobs") if isinstance(item, dict) and name in item), None)
+        named = next(
+            (name for name in (TEACHER, "logprobs") if isinstance(item, dict) and item.get(name) is not None), None
+        )
         if named is None:
             yield None
             continue
@@ -93,12 +97,16 @@ def _teachers(row: Any) -> Iterator[tuple[TokenLogprob, ...] | None]:
 def _without_teachers(row: Any) -> Any:
     if not isinstance(row, dict):
         return row
-    items = [
-        {name: one for name, one in item.items() if name != TEACHER} if isinstance(item, dict) else item
-        for item in _listed(row, _ITEMS)
-    ]
-    further = [_without_teachers(one) for one in _listed(row, "additional_histories")]
-    return {**row, **({_ITEMS: items} if _listed(row, _ITEMS) else {}), **({"additional_histories": further} if further else {})}
+    left = dict(row)
+    if items := _listed(row, _ITEMS):
+        left[_ITEMS] = [_without(item, TEACHER) for item in items]
+    if further := _listed(row, "additional_histories"):
+        left["additional_histories"] = [_without_teachers(one) for one in further]
+    return left
+
+
+def _without(item: Any, name: str) -> Any:
+    return {key: one for key, one in item.items() if key != name} if isinstance(item, dict) else item
 
 
 def _with_teachers(history: History, teachers: Sequence[tuple[TokenLogprob, ...] | None]) -> History:

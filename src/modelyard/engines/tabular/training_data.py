@@ -161,5 +161,7 @@ def _taught(history: History) -> Iterator[TabularTurn]:
 def _known(entry: TokenLogprob) -> int:
     token = token_id(token_bytes(entry))
     if token is None:
-        raise InvalidInput.at(msg=f"has {entry.token!r}, which is no token of this model: the teacher has another tokenizer")
+        raise InvalidInput.at(
+            msg=f"has {entry.token!r}, which is no token of this model: the teacher has another tokenizer"
+        )
     return token

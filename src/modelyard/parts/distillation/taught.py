@@ -3,15 +3,15 @@
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import CompletionRequest, Sampling, TokenLogprob, token_bytes
+from modelyard.domain.completion import CompletionRequest, Message, Sampling, TokenLogprob, token_bytes
 from modelyard.domain.identity import Principal
 from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
+from modelyard.domain.training import History, SampledChoice, Trajectory
 from modelyard.errors import InvalidInput, located_at
 from modelyard.flow import run
 from modelyard.formats.converter import unstructure
@@ -59,6 +59,8 @@ class Taught:
                 return scored(one if isinstance(one, Trajectory) else trajectory_of(unstructure(one)))
 
         def scored(one: Trajectory) -> Trajectory:
+            if not any(map(_is_sampled, chain.from_iterable(history.items for history in one.histories))):
+                raise InvalidInput.at("messages_and_choices", msg="has no choice with logprobs: nothing was sampled")
             histories = []
             for place, history in enumerate(one.histories):
                 with located_at(*(("additional_histories", place - 1) if place else ())):
@@ -98,7 +100,7 @@ def _scored(history: History, ask: Any) -> History:
     scores: Sequence[TokenLogprob] = ()
     for place in reversed(range(len(items))):
         choice = items[place]
-        if not isinstance(choice, SampledChoice) or choice.logprobs is None:
+        if not isinstance(choice, SampledChoice) or not _is_sampled(choice):
             continue
         with located_at("messages_and_choices", place):
             ids = _ids(choice)
@@ -110,11 +112,17 @@ def _scored(history: History, ask: Any) -> History:
     return attrs.evolve(history, items=tuple(items))
 
 
+def _is_sampled(item: Message | SampledChoice) -> bool:
+    return isinstance(item, SampledChoice) and item.logprobs is not None
+
+
 def _ids(choice: SampledChoice) -> tuple[int, ...]:
     ids = choice.token_ids or tuple(one.id for one in choice.logprobs or () if one.id is not None)
     for name, known in (("token_ids", ids), ("prompt_token_ids", choice.prompt_token_ids)):
         if not known:
-            raise InvalidInput.at(name, msg="are needed, for the teacher reads tokens; sample with return_token_ids=True")
+            raise InvalidInput.at(
+                name, msg="are needed, for the teacher reads tokens; sample with return_token_ids=True"
+            )
     return (*choice.prompt_token_ids, *ids)
 
 

@@ -37,7 +37,7 @@ from modelyard.platform.runtime import Runtime
 from modelyard.protocols import ArtifactStore, Snapshot, StoredArtifact, Tx
 
 T = TypeVar("T")
-Row = TypeVar("Row", Example, Preference, Trajectory)
+Row = TypeVar("Row", bound=Example | Preference)
 
 ExampleData = Iterable[Example | Mapping[str, Any]]
 PreferenceData = Iterable[Preference | Mapping[str, Any]]
@@ -172,10 +172,12 @@ class BaseModelCheck:
     def _by_text(self) -> bool:
         return getattr(self.config, "allow_training_without_logprobs", False)
 
+    def on(self, rows: RowFormat[Any], marks: Sequence[bytes] = ()) -> RowFormat[Any]:
+        """Return a format with this check, as `RowFormat.checked` does."""
+        return rows.checked(self.trajectory if rows.value is Trajectory else self, marks)
+
     def __call__(self, row: Row) -> Row:
         """Return the row. Raises `InvalidInput`."""
-        if isinstance(row, Trajectory):
-            return self.trajectory(row)
         turns: list[_Turn] = [(("messages", number), message, False) for number, message in enumerate(row.messages)]
         if isinstance(row, Preference):
             turns += [(("chosen",), row.chosen, True), (("rejected",), row.rejected, True)]
@@ -309,13 +311,13 @@ def readable_rows(
 ) -> int:
     """Count the rows of a dataset. Raises `InvalidInput` naming the line at which it is not of this format, or which
     the base model cannot read. The rows of a checked dataset are of one format: that of the first."""
-    whole = rows if check is None else rows.checked(check)
+    whole = rows if check is None else check.on(rows)
     try:
         with artifacts.open(dataset.artifact) as file:
             found = sum(1 for _ in islice(whole.read(file), 1 if dataset.rows else None))
         if dataset.rows and check is not None and check.marks:
             with artifacts.open(dataset.artifact) as file:
-                for _ in rows.checked(check, check.marks).read(file):
+                for _ in check.on(rows, check.marks).read(file):
                     pass
     except InvalidInput as wrong:
         raise wrong.below("training_data_url") from None

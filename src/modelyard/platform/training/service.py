@@ -313,7 +313,7 @@ class Training(Extended, TrainingMembers):
         if request.method.kind == JobKind.RL:
             read = trajectory_reader(self._runtime.parts, trained=True)
             return group_rows(read if check is None else lambda one: check.trajectory(read(one)))
-        return request.method.rows if check is None else request.method.rows.checked(check)
+        return request.method.rows if check is None else check.on(request.method.rows)
 
     def _dataset_named(self, request: JobRequest, url: str) -> tuple[Mapping[str, Any], str]:
         dataset = self._runtime.store.read(lambda snapshot: self._dataset(snapshot, url))
