@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[1]
 SOURCE = Path(modelyard.__file__).parent
 PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
 
+pytestmark = pytest.mark.parts  # the page is about the whole
+
 WARM = 4
 """Calls after which a walk enters no file for the first time."""
 
@@ -62,7 +64,6 @@ def ask_over_asgi(runner: asyncio.Runner, app: Any, path: str, body: object, key
     return lambda: runner.run(asked())
 
 
-@pytest.mark.parts
 def test_a_chat_completion_enters_as_many_files_as_the_page_says() -> None:
     with open_platform() as platform, asyncio.Runner() as runner:
         body = {"model": "echo", "messages": [{"role": "user", "content": "hi there"}]}
@@ -71,7 +72,6 @@ def test_a_chat_completion_enters_as_many_files_as_the_page_says() -> None:
         assert entered(call) == said("over ASGI enters")
 
 
-@pytest.mark.parts
 def test_the_creation_of_a_job_enters_as_many_files_as_the_page_says() -> None:
     with open_platform() as platform, platform.worker():
         model = platform.models.create("support", project="desk", base_model="tabular-mini")
@@ -92,7 +92,6 @@ def test_the_creation_of_a_job_enters_as_many_files_as_the_page_says() -> None:
         assert entered(create) == said("is created in")
 
 
-@pytest.mark.parts
 def test_an_evaluation_enters_as_many_files_as_the_page_says() -> None:
     rows = [{"prompt": "a", "expected": "a"}, {"prompt": "b", "expected": "c"}]
     with open_platform() as platform:
