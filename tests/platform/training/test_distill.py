@@ -149,7 +149,7 @@ def test_a_divergence_lies_between_the_two_kls(
 
 
 def test_rows_of_another_method_are_refused_by_their_dataset(
-    platform: Platform, student: str, answers: Sequence[Trajectory], tmp_path: Path
+    platform: Platform, student: str, answers: Sequence[Trajectory]
 ) -> None:
     scored = platform.training.upload("scored", answers, project="p")
     with pytest.raises(InvalidInput, match="messages"):
@@ -158,6 +158,11 @@ def test_rows_of_another_method_are_refused_by_their_dataset(
     examples = platform.training.upload("examples", [row], project="p")
     with pytest.raises(InvalidInput, match="messages_and_choices"):
         platform.training.distill(student, examples.url)
+
+
+@pytest.mark.parts
+def test_a_file_has_rows_of_one_form(platform: Platform, answers: Sequence[Trajectory], tmp_path: Path) -> None:
+    row = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}
     (tmp_path / "mixed.jsonl").write_bytes(json.dumps(row).encode() + b"\n" + dump_taught(answers[0]))
     with pytest.raises(InvalidInput, match="as in the rows before it"):
         platform.training.upload("mixed", tmp_path / "mixed.jsonl", project="p")
