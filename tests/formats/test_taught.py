@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.domain.completion import Message, Role, TokenLogprob
-from modelyard.domain.training import History, SampledChoice, Trajectory
+from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.errors import InvalidInput
 from modelyard.formats.taught import TEACHER, dump_taught, taught_of
-from modelyard.formats.training_data import DATASETS, TAUGHT
+from modelyard.formats.training_data import DATASETS, GROUPS, TAUGHT
 
 ASKED = {"role": "user", "content": "hello"}
 TOKEN = {"token": "hi", "logprob": -0.5, "bytes": [104, 105], "id": 7, "top_logprobs": [{"token": "ho", "logprob": -1}]}
@@ -79,6 +79,11 @@ def test_a_token_that_a_server_spells_by_its_id_has_that_id() -> None:
     assert choice.teacher[0].id == 12
 
 
+def test_a_trajectory_of_rl_keeps_what_a_teacher_said() -> None:
+    group = TrajectoryGroup((taught_of(row(teacher_logprobs={"content": [TOKEN]})),))
+    assert list(GROUPS.read(BytesIO(GROUPS.dump(group)))) == [group]
+
+
 def test_the_trajectories_of_a_group_on_one_line_are_read_one_by_one() -> None:
     scored = row(teacher_logprobs={"content": [TOKEN]})
     line = json.dumps({"trajectories": [scored, scored]}).encode()
@@ -95,7 +100,7 @@ def test_the_trajectories_of_a_group_on_one_line_are_read_one_by_one() -> None:
         ({"teacher_logprobs": {"content": [{"token": "hi"}]}}, (*SCORES, "content", 0, "logprob")),
         ({"teacher_logprobs": {"content": [{**TOKEN, "logprob": 0.5}]}}, (*SCORES, "content", 0, "logprob")),
         ({"teacher_logprobs": {"content": [{**TOKEN, "bytes": [256]}]}}, (*SCORES, "content", 0, "bytes")),
-        ({"teacher_logprobs": {"content": [{**TOKEN, "id": -1}]}}, (*SCORES, "content", 0, "bytes")),
+        ({"teacher_logprobs": {"content": [{**TOKEN, "id": -1}]}}, (*SCORES, "content", 0, "id")),
         (
             {"teacher_logprobs": {"content": [{**TOKEN, "top_logprobs": [{"token": "x", "logprob": 2}]}]}},
             (*SCORES, "content", 0, "top_logprobs", 0, "logprob"),

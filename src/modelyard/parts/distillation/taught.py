@@ -9,13 +9,16 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import CompletionRequest, Message, Sampling, TokenLogprob, token_bytes
-from modelyard.domain.identity import Principal
+from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.training import History, SampledChoice, Trajectory
 from modelyard.errors import InvalidInput, located_at
 from modelyard.flow import run
 from modelyard.formats.converter import unstructure
 from modelyard.formats.trajectories import trajectory_of
+from modelyard.platform.catalogue.service import resolve
+from modelyard.platform.chat.backend_stream import backend_of
+from modelyard.platform.chat.pipeline import CompletionPipeline
 from modelyard.platform.chat.service import Chat
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import TaughtData, each_trajectory
@@ -30,7 +33,7 @@ class Taught:
     """Has trajectories scored by a teacher: `platform.training.taught`, called as a method is."""
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self._chat = Chat(runtime, principal)
+        self._runtime, self._principal = runtime, principal
 
     def __call__(
         self,
@@ -51,31 +54,55 @@ class Taught:
         requests are under way at once; each is booked as a completion of one token. Raises `InvalidInput` at the place
         of what is wrong in the data, `UnsupportedParameter`, and as `chat.complete` does.
         """
-        named = str(self._chat._named({"model": teacher})["model"])
-        attribution = self._chat._principal.attribution(entity, project)
+        named = str(Chat(self._runtime, self._principal)._named({"model": teacher})["model"])
+        attribution = self._principal.attribution(entity, project)
+        asked = Teacher(self._runtime, self._principal, attribution, named, top_logprobs)
 
         def score(number: int, one: Trajectory | Mapping[str, Any]) -> Trajectory:
             with located_at("data", number):
-                return scored(one if isinstance(one, Trajectory) else trajectory_of(unstructure(one)))
-
-        def scored(one: Trajectory) -> Trajectory:
-            if not any(map(_is_sampled, chain.from_iterable(history.items for history in one.histories))):
-                raise InvalidInput.at("messages_and_choices", msg="has no choice with logprobs: nothing was sampled")
-            histories = []
-            for place, history in enumerate(one.histories):
-                with located_at(*(("additional_histories", place - 1) if place else ())):
-                    histories.append(_scored(history, ask))
-            return attrs.evolve(one, histories=tuple(histories))
-
-        def ask(ids: Sequence[int]) -> Sequence[TokenLogprob]:
-            sampling = Sampling(temperature=0.0)
-            request = CompletionRequest(
-                named, (), sampling=sampling, max_tokens=1, prompt=tuple(ids), prompt_logprobs=top_logprobs
-            )
-            answer = run(self._chat._pipeline(request, attribution, details=True))
-            return answer.completion.choices[0].prompt_logprobs
+                return asked.scored(one if isinstance(one, Trajectory) else trajectory_of(unstructure(one)))
 
         return _in_order(score, each_trajectory(data), concurrency)
+
+
+@attrs.frozen
+class Teacher:
+    """A model that scores what others sampled, with so many alternatives at each token. Thread-safe."""
+
+    runtime: Runtime
+    principal: Principal
+    attribution: Attribution
+    name: str
+    top_logprobs: int = TOP_LOGPROBS
+
+    def require(self) -> None:
+        """Raise `InvalidInput` for a model that cannot score a prompt, and `ModelNotFound`."""
+        served = resolve(self.runtime, self.name, self.principal)
+        able = backend_of(self.runtime.backend, served.base_model).capabilities(served.base_model)
+        if not able.prompt_logprobs:
+            msg = f"is {self.name!r}, whose backend gives no log-probabilities of a prompt; take a local model or vLLM"
+            raise InvalidInput.at("teacher", msg=msg)
+
+    def scored(self, one: Trajectory) -> Trajectory:
+        if not any(map(_is_sampled, chain.from_iterable(history.items for history in one.histories))):
+            raise InvalidInput.at("messages_and_choices", msg="has no choice with logprobs: nothing was sampled")
+        histories = []
+        for place, history in enumerate(one.histories):
+            with located_at(*(("additional_histories", place - 1) if place else ())):
+                histories.append(_scored(history, self._ask))
+        return attrs.evolve(one, histories=tuple(histories))
+
+    def _ask(self, ids: Sequence[int]) -> Sequence[TokenLogprob]:
+        request = CompletionRequest(
+            self.name,
+            (),
+            sampling=Sampling(temperature=0.0),
+            max_tokens=1,
+            prompt=tuple(ids),
+            prompt_logprobs=self.top_logprobs,
+        )
+        flow = CompletionPipeline(self.runtime, self.principal, request, self.attribution).flow(details=True)
+        return run(flow).completion.choices[0].prompt_logprobs
 
 
 def _in_order(score: Any, data: Iterable[Any], concurrency: int) -> Iterator[Trajectory]:
