@@ -28,6 +28,7 @@ class JobKind:
     SFT: Final = "sft"
     RL: Final = "rl"
     DPO: Final = "dpo"
+    DISTILL: Final = "distill"
     EVALUATE: Final = "evaluate"
     RESCORE: Final = "rescore"
 

@@ -7,6 +7,7 @@ from modelyard.parts.comparisons.frame import ToPandas
 from modelyard.parts.comparisons.service import CompareAll
 from modelyard.parts.completions.service import Completions
 from modelyard.parts.datasets.service import Datasets
+from modelyard.parts.distillation.taught import Taught
 from modelyard.parts.embeddings.service import Embeddings
 from modelyard.parts.episodes.service import Episodes
 from modelyard.parts.fine_tuning.service import FineTuning
@@ -22,6 +23,7 @@ from modelyard.parts.tinker.service import TrainingRuns
 from modelyard.parts.torch.exports.imported import ImportAdapter
 from modelyard.parts.torch.exports.service import ExportModel, PushModel
 from modelyard.parts.torch.service import AddBaseModel, ListBaseModels
+from modelyard.parts.torch.training.options import DistillKeywords as DistillKeywords
 from modelyard.parts.torch.training.options import DPOKeywords as DPOKeywords
 from modelyard.parts.torch.training.options import RLKeywords as RLKeywords
 from modelyard.parts.torch.training.options import SFTKeywords as SFTKeywords
@@ -111,6 +113,8 @@ class TrainingMembers:
     """Train a model with every combination of options, as one object."""
     sweeps: Sweeps
     """The sweeps that were started."""
+    taught: Taught
+    """Have a teacher score what a model sampled, to distil the model on it."""
 
 
 class EvaluationsMembers:
