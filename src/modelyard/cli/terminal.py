@@ -129,6 +129,8 @@ MOST = 10_000
 def say_if_unknown(platform: Platform, entity: str) -> None:
     """Write a line to standard error if no key, model or usage is of this entity, with the nearest that has some: an
     entity is made by its first use, so a misspelt one is new."""
+    if next(iter(platform.keys.list(entity=entity)), None) or next(iter(platform.models.list(entity=entity)), None):
+        return
     known = {key.entity for key in islice(platform.keys.list(), MOST)}
     known |= {sums.entity for sums in platform.usage.total(by=("entity",)) if sums.entity}
     known |= {model.entity for model in islice(platform.models.list(), MOST)}
