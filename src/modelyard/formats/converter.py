@@ -8,12 +8,11 @@ validators that raise ValueError. Rules on several fields are checked in `__attr
 `InvalidInput` with a place. A field may bring its own hook: `metadata={"parser": function of the value}`."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum, StrEnum
-from functools import cache
-from json.encoder import encode_basestring as quoted  # type: ignore[attr-defined]  # which typeshed leaves out
+from json.encoder import encode_basestring as quoted
 from operator import attrgetter
 from types import UnionType
 from typing import Any, Never, TypeVar, Union, get_args
@@ -134,26 +133,27 @@ def _array(value: tuple[Any, ...], data: list[str]) -> str:
 def _fields_of(cls: type) -> _Writer:
     """Make the function that writes the instances of a class, field by field."""
     known: dict[str, Any] = {"quoted": quoted, "writers": _WRITERS}
-    lines, members = ["def write(value, data):"], ""
+    members = ""
     for at, field in enumerate(attrs.fields(cls)):
         default = None if isinstance(field.default, _FACTORY) else field.default
-        empty = (None,) if field.default is None else (None, (), {})
+        empty: tuple[Any, ...] = (None,) if field.default is None else (None, (), {})
         usual = "" if default is attrs.NOTHING or default in empty else _WRITERS[type(default)](default, [])
         known |= {f"name{at}": f',"{field.name}":', f"default{at}": default, f"empty{at}": empty}
         known[f"usual{at}"] = usual and f',"{field.name}":{usual}'
         given = f"name{at} + (quoted(v) if type(v) is str else writers[type(v)](v, data))"
-        lines += [f" v = value.{field.name}"]
-        lines += [f" t{at} = usual{at} if v is default{at} else {given} if v or v not in empty{at} else ''"]
-        members += f"{{t{at}}}"
-    exec("\n".join([*lines, f" return '{{' + f'{members}'[1:] + '}}'"]), known)  # noqa: S102 - of the names of fields
+        members += f"usual{at} if (v := value.{field.name}) is default{at} else "
+        members += f"{given} if v or v not in empty{at} else '',"
+    exec(f"def write(value, data): return '{{' + ''.join(({members}))[1:] + '}}'", known)  # noqa: S102 - names of fields
     return known["write"]  # type: ignore[no-any-return]
 
 
 _FACTORY: Any = attrs.Factory
 _WRITERS = _Writers({int: _integer, bool: lambda value, _: "true" if value else "false", tuple: _array})
-_write = json_encoder(
-    lambda value: json.loads(filled_text(value)) if attrs.has(type(value)) else _LENIENT[0].unstructure(value), (",", ":")
-)
+_write = json_encoder(lambda value: _filled(value), (",", ":"))
+
+
+def _filled(value: Any) -> Any:
+    return json.loads(filled_text(value)) if attrs.has(type(value)) else _LENIENT[0].unstructure(value)
 
 
 def _first(problems: list[Problem]) -> list[Problem]:
