@@ -72,10 +72,7 @@ def _tokens(one: UsageSum) -> str:
 
 
 def _budgets(view: View) -> Html:
-    found = [view.platform.usage.get_budget(entity=view.principal.entity)]
-    found += [
-        view.platform.usage.get_budget(entity=key.entity, key_id=key.id) for key in view.platform.keys.list().page(MOST)
-    ]
+    found = view.platform.usage.list_budgets().page(MOST, after=view.query.get("budgets_after"))
     lines = [
         (
             _whose(view, one),
@@ -85,14 +82,14 @@ def _budgets(view: View) -> Html:
             _warning(one),
         )
         for one in found
-        if one is not None
     ]
-    return section("Budgets", table([*_BUDGETS, ("warns at", "")], lines)) if lines else Html("")
+    more = view.link("More budgets", "usage", budgets_after=found.items[-1].id) if found.has_more else ""
+    return section("Budgets", table([*_BUDGETS, ("warns at", "")], lines), more) if lines else Html("")
 
 
 def _whose(view: View, budget: Budget) -> Html:
     if budget.key_id is None:
-        return html(budget.entity)
+        return joined([budget.entity, tag("small", f"project {budget.project}") if budget.project else ""])
     key = view.platform.keys.get(budget.key_id)
     return joined(["key ", view.link(key_text(view, key.id), "keys", kind=""), tag("small", limits_text(key))])
 
