@@ -40,6 +40,16 @@ def unix_seconds(moment: datetime) -> int:
     return since.days * 86_400 + since.seconds
 
 
+def unix_time(moment: datetime) -> float:
+    """Return the seconds from the Unix epoch to a moment.
+
+    >>> unix_time(datetime(2026, 1, 1, 0, 0, 7, 900_000, tzinfo=UTC))
+    1767225607.9
+    """
+    since = moment - _EPOCH
+    return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) / 1_000_000
+
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

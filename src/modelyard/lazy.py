@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from os.path import exists
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _homes_of_parts(package: str, which: str) -> Mapping[str, Sequence[str]]:
 
 
 class _Deferred:
-    __slots__ = ("_known", "_made", "_make")
+    __slots__ = ("__dict__", "_known", "_made", "_make")
 
     def __init__(self, make: Callable[[], object], known: Mapping[str, object]) -> None:
         object.__setattr__(self, "_make", make)
@@ -103,6 +104,8 @@ def _made_by(stand_in: _Deferred) -> Any:
     if made is None:
         made = stand_in._make()
         object.__setattr__(stand_in, "_made", made)
+        if type(made) is ModuleType:  # so that its members are found without `__getattr__`
+            object.__setattr__(stand_in, "__dict__", made.__dict__)
     return made
 
 

@@ -280,8 +280,9 @@ class RateLimit:
         return self._arrival(time, per_minute) - time - RATE_PERIOD + RATE_PERIOD / per_minute
 
     def after_request(self, time: float, per_minute: int) -> "RateLimit":
-        arrival = max(self._arrival(time, per_minute), time) + RATE_PERIOD / per_minute
-        return RateLimit(self.key_id, min(arrival, time + RATE_PERIOD))
+        kept, full = self._arrival(time, per_minute), time + RATE_PERIOD
+        arrival = (kept if kept > time else time) + RATE_PERIOD / per_minute
+        return _limit(self.key_id, arrival if arrival < full else full)
 
     def _arrival(self, time: float, per_minute: int) -> float:
         """Return the arrival time, at most that of a bucket with one request left. A later time was stored before the
@@ -291,6 +292,7 @@ class RateLimit:
 
 
 _CLOCK_ROUNDING = 1e-5
+_limit = maker(RateLimit)
 ENTITY = "entity"
 KEY_OF_API = "key"
 

@@ -8,13 +8,12 @@ validators that raise ValueError. Rules on several fields are checked in `__attr
 `InvalidInput` with a place. A field may bring its own hook: `metadata={"parser": function of the value}`."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum, StrEnum
-from functools import cache
-from itertools import compress
-from operator import attrgetter, is_not
+from json.encoder import encode_basestring as quoted
+from operator import attrgetter
 from types import UnionType
 from typing import Any, Never, TypeVar, Union, get_args
 
@@ -88,50 +87,73 @@ def filled_text(value: object) -> str:
     """Return the JSON text of a value as `unstructure` does, but with every field that is neither None nor empty. An
     empty field with the default None is there, too: it is not the same. Raises ValueError and `InvalidInput` for what
     no store keeps."""
+    data: list[str] = []
     try:
-        text = "".join(_write(value, 0))
+        text = _WRITERS[type(value)](value, data)
     except RecursionError:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels, or contains itself") from None
     raw = text.encode()
-    check: Any = loads if has_suspicious_number(raw) else check_size
-    check(raw, at=(), max_depth=MAX_DEPTH + 1, max_structure=len(raw))
+    if data:
+        check: Any = loads if has_suspicious_number(raw) else check_size
+        check(raw, at=(), max_depth=MAX_DEPTH + 1, max_structure=len(raw))
     return text
 
 
-def _filled(value: Any) -> Any:
-    kind: Any = type(value)
-    if (members := _members(kind)) is None:
-        return _LENIENT[0].unstructure(value)
-    read, defaults, usual, empty = members
-    values = read(value)
-    given = dict(compress(zip(empty, values), map(is_not, values, defaults)))  # noqa: B905 - one more
-    if all(given.values()):  # what is true is something
-        return usual | given
-    left_out = [name for name, part in given.items() if not part and part in empty[name]]
-    return {name: part for name, part in (usual | given).items() if name not in left_out}
+# ---- written as text: what a caller may have given of any depth and size is added to `data` ----------------------
+
+_Writer = Callable[[Any, list[str]], str]
+
+
+class _Writers(dict[type, _Writer]):
+    """What writes the values of a class."""
+
+    def __missing__(self, cls: type) -> _Writer:
+        text: _Writer = lambda value, _: quoted(value)  # noqa: E731
+        self[cls] = write = _fields_of(cls) if attrs.has(cls) else text if issubclass(cls, str) else _data
+        return write
+
+
+def _data(value: Any, data: list[str]) -> str:
+    data.append(text := "".join(_write(value, 0)))
+    return text
+
+
+def _integer(value: int, data: list[str]) -> str:
+    text = str(value)
+    return text if len(text) < 19 else _data(value, data)
+
+
+def _array(value: tuple[Any, ...], data: list[str]) -> str:
+    if not value or not hasattr(value[0], "__attrs_attrs__"):
+        return _data(value, data)
+    write = _WRITERS[type(value[0])]
+    return f"[{','.join([write(part, data) for part in value])}]"
+
+
+def _fields_of(cls: type) -> _Writer:
+    """Make the function that writes the instances of a class, field by field."""
+    known: dict[str, Any] = {"quoted": quoted, "writers": _WRITERS}
+    members = ""
+    for at, field in enumerate(attrs.fields(cls)):
+        default = None if isinstance(field.default, _FACTORY) else field.default
+        empty: tuple[Any, ...] = (None,) if field.default is None else (None, (), {})
+        usual = "" if default is attrs.NOTHING or default in empty else _WRITERS[type(default)](default, [])
+        known |= {f"name{at}": f',"{field.name}":', f"default{at}": default, f"empty{at}": empty}
+        known[f"usual{at}"] = usual and f',"{field.name}":{usual}'
+        given = f"name{at} + (quoted(v) if type(v) is str else writers[type(v)](v, data))"
+        members += f"usual{at} if (v := value.{field.name}) is default{at} else "
+        members += f"{given} if v or v not in empty{at} else '',"
+    exec(f"def write(value, data): return '{{' + ''.join(({members}))[1:] + '}}'", known)  # noqa: S102 - names of fields
+    return known["write"]  # type: ignore[no-any-return]
 
 
 _FACTORY: Any = attrs.Factory
-_write = json_encoder(_filled, (",", ":"))
-_Members = tuple[Callable[[Any], Sequence[Any]], Sequence[Any], dict[str, Any], Mapping[str, tuple[Any, ...]]]
+_WRITERS = _Writers({int: _integer, bool: lambda value, _: "true" if value else "false", tuple: _array})
+_write = json_encoder(lambda value: _filled(value), (",", ":"))
 
 
-@cache
-def _members(cls: type) -> _Members | None:
-    """Return what reads the fields of a class and one value more, their defaults, the JSON data if all have these, and
-    what is left out of each. None for a class without fields."""
-    if not attrs.has(cls):
-        return None
-    fields = attrs.fields(cls)
-    nothing: tuple[Any, ...] = (None, (), {})
-    empty = {field.name: nothing[:1] if field.default is None else nothing for field in fields}
-    defaults = [None if isinstance(field.default, _FACTORY) else field.default for field in fields]
-    usual = {
-        name: None if one is attrs.NOTHING else json.loads("".join(_write(one, 0)))
-        for name, one in zip(empty, defaults, strict=True)
-        if one not in empty[name]
-    }
-    return attrgetter(*empty, "__class__"), defaults, usual, empty
+def _filled(value: Any) -> Any:
+    return json.loads(filled_text(value)) if attrs.has(type(value)) else _LENIENT[0].unstructure(value)
 
 
 def _first(problems: list[Problem]) -> list[Problem]:

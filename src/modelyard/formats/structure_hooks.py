@@ -5,6 +5,7 @@ from datetime import date
 from decimal import Decimal
 from enum import Enum, StrEnum
 from functools import cache
+from operator import attrgetter
 from types import GenericAlias, NoneType, UnionType
 from typing import Any, Literal, Never, Union, get_args, get_origin, get_type_hints
 
@@ -13,6 +14,7 @@ from cattrs import Converter
 from cattrs.cols import list_structure_factory, mapping_structure_factory
 from cattrs.gen import make_dict_structure_fn, override
 
+from modelyard.domain.frozen_fast import maker
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.converter_errors import FAULTS, UNKNOWN, problems_in
 
@@ -262,7 +264,7 @@ def _instance(cls: Any, converter: Converter) -> Hook:
             _refuse("must be an object", "dict_type")
         if not made:  # not before: a class may have fields of its own kind
             made.append(_fields(cls, converter, exact))
-        if exact and not value.keys() <= known:
+        if exact and not known.issuperset(value):
             value = {n: one for n, one in value.items() if n in known or not (one is None or n in ignored)}
             if not (converter.detailed_validation or value.keys() <= known):
                 _refuse("has an unknown member", UNKNOWN)
@@ -273,19 +275,44 @@ def _instance(cls: Any, converter: Converter) -> Hook:
 
 def _fields(cls: Any, converter: Converter, exact: bool) -> Hook:
     fields = [field for field in attrs.fields(attrs.resolve_types(cls)) if field.init]
+    if not (converter.detailed_validation or any(getattr(field.default, "takes_self", False) for field in fields)):
+        return _written_out(cls, fields, converter)
     hooks: dict[str, Any] = {field.name: override(struct_hook=_field(field, converter)) for field in fields}
     named = exact and converter.detailed_validation
     return make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=named, **hooks)
 
 
+def _written_out(cls: Any, fields: "Sequence[attrs.Attribute[Any]]", converter: Converter) -> Hook:
+    """Make the function that structures a class, field by field, with null for a default. The class validates."""
+    make: Any = maker(cls)
+    known: dict[str, Any] = {"make": make}
+    lines, given = ["def read(value, _):"], []
+    for at, field in enumerate(sorted(fields, key=attrgetter("kw_only"))):
+        default, usual = field.default, field.type in (str, bool, int) and "parser" not in field.metadata
+        known |= {f"hook{at}": _own(field, converter), f"type{at}": field.type, f"default{at}": default}
+        hooked = f"if {f'type(v{at}) is not type{at}' if usual else True}: v{at} = hook{at}(v{at}, type{at})"
+        if default is attrs.NOTHING:
+            lines += [f" v{at} = value[{field.name!r}]", f" {hooked}"]
+        else:
+            made = f"default{at}.factory()" if isinstance(default, _FACTORY) else f"default{at}"
+            lines += [f" v{at} = value.get({field.name!r})", f" if v{at} is None: v{at} = {made}", f" el{hooked}"]
+        named = field.alias if make is cls else field.name
+        given.append(f"{named}=v{at}" if field.kw_only else f"v{at}")
+    exec("\n".join([*lines, f" return make({', '.join(given)})"]), known)  # noqa: S102 - of the names of fields
+    return known["read"]  # type: ignore[no-any-return]
+
+
+def _own(field: Any, converter: Converter) -> Hook:
+    parse = field.metadata.get("parser")
+    return converter.get_structure_hook(field.type) if parse is None else lambda value, _: parse(value)
+
+
 def _field(field: Any, converter: Converter) -> Hook:
-    """Return a field's hook, its own or its type's: with null for its default, and in detail with its validator."""
-    parse, default, detailed = field.metadata.get("parser"), field.default, converter.detailed_validation
-    hook = converter.get_structure_hook(field.type) if parse is None else lambda value, _: parse(value)
-    if detailed and field.validator is not None:
+    """Return a field's hook, its own or its type's, with null for its default, and with its validator."""
+    hook, default = _own(field, converter), field.default
+    if field.validator is not None:
         hook = _validated(hook, field)
-    takes_null = default is None and parse is None and not detailed and NoneType in get_args(field.type)
-    if default is attrs.NOTHING or takes_null:
+    if default is attrs.NOTHING:
         return hook
     return _optional(hook, default.factory if isinstance(default, _FACTORY) else lambda: default)
 

@@ -5,7 +5,7 @@ from heapq import nlargest, nsmallest
 from threading import Lock, get_ident
 from typing import Any, Never, TypeVar
 
-from modelyard.clock import SystemClock
+from modelyard.clock import SystemClock, unix_time
 from modelyard.domain.record import KEY, Record
 from modelyard.errors import RecordConflict, RecordNotFound, StoreClosed, StoreError
 from modelyard.protocols import Clock, Snapshot, Store, Subscription, Tx
@@ -140,7 +140,7 @@ class _MemorySnapshot:
 
     @property
     def time(self) -> float:
-        return self._clock.now().timestamp()
+        return unix_time(self._clock.now())
 
     def end(self) -> None:
         self._tables = _ENDED

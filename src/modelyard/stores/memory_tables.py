@@ -204,7 +204,8 @@ class _Reading:
         self.settings: Callable[[object], Key] | None = self.reader(record.settings) if record.settings else None
         self.key: Projection = Projection([columns[name] for name in record.key])
         self.unique = {name: Projection([columns[c] for c in names]) for name, names in record.unique.items()}
-        self.noticed = self.reader(sorted({*viewed_columns(record), *record.settings}))
+        noticed = sorted({*viewed_columns(record), *record.settings})
+        self.noticed = self.reader(noticed) if noticed else None
 
     def reader(self, names: Sequence[str]) -> Callable[[object], Key]:
         return Projection([self.columns[name] for name in names]).raw
@@ -326,7 +327,7 @@ class Table:
 
     def keeps_place(self, old: object, new: object) -> bool:
         """Return whether `new` is found and listed as `old` is, and changes no setting."""
-        return self._noticed(old) == self._noticed(new)
+        return self._noticed is None or self._noticed(old) == self._noticed(new)
 
     def changes_settings(self, old: object | None, new: object | None) -> bool:
         """Return whether putting `new` in the place of `old` changes one of the record's `settings`."""

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from sys import getsizeof
 from typing import Any
 
 import pytest
@@ -335,12 +336,15 @@ def test_of_a_conversation_that_grows_only_what_is_new_is_read(monkeypatch: pyte
     assert kept.read("acme", "messages", text + "]", 0) is found
 
 
-def test_each_tenant_has_a_share_of_what_is_kept() -> None:
+@each_case("letter", ["x", "\u0142", "\U0001f600"])
+def test_each_tenant_has_a_share_of_what_is_kept(letter: str) -> None:
+    """In bytes of memory, however many a character has."""
     kept = KeptMembers()
-    size = SHARE // 3
+    size = (SHARE - 1024) // 3 // (getsizeof(letter * 1000) // 1000)
 
     def read(tenant: str, at: int) -> Held:
-        tools = json.dumps([{"type": "function", "function": {"name": f"f{at}", "description": "x" * size}}])
+        function = {"name": f"f{at}", "description": letter * size}
+        tools = json.dumps([{"type": "function", "function": function}], ensure_ascii=False)
         return kept.read(tenant, "tools", tools + ", ", 0)
 
     first = read("acme", 0)
@@ -348,7 +352,7 @@ def test_each_tenant_has_a_share_of_what_is_kept() -> None:
     for at in range(100):
         read("rival", at)
     assert read("acme", 0) is first
-    assert sum(len(one.text) for one in kept._kept["rival"]["tools"]) <= SHARE
+    assert SHARE // 2 < sum(getsizeof(one.text) for one in kept._kept["rival"]["tools"]) <= SHARE
     assert read("rival", 99) is read("rival", 99)
     for at in range(TENANTS + 1):
         read(f"tenant {at}", 0)

@@ -9,6 +9,7 @@ import threading
 from bisect import bisect
 from collections.abc import Callable, Mapping
 from itertools import accumulate
+from sys import getsizeof
 from typing import Any
 
 from modelyard.domain.completion import ResponseFormat, Tool
@@ -26,7 +27,7 @@ from modelyard.formats.converter import structure_exactly
 from modelyard.formats.json import MAX_DEPTH, finite, int64, loads
 
 SHARE = 2**17
-"""The characters of all messages, tools or forms that are kept for one tenant. So none takes the place of another's."""
+"""The bytes of the texts of all messages, tools or forms that are kept for one tenant. None takes another's place."""
 
 TENANTS = 64
 
@@ -51,7 +52,7 @@ class KeptMembers:
         if name == "messages":
             before = next((one for one in kept if _continues(text, at, one.text)), None)
         made = read_member(name, text, at) if before is None else _continued(before, text, at)
-        if len(made.text) <= SHARE:
+        if getsizeof(made.text) <= SHARE:
             self._keep(tenant, made, before)
         return made
 
@@ -64,7 +65,7 @@ class KeptMembers:
         with self._lock:
             members = self._kept.pop(tenant, {})
             others = [one for one in members.get(made.name, ()) if one is not before]
-            sizes = list(accumulate([len(one.text) for one in others], initial=len(made.text)))
+            sizes = list(accumulate([getsizeof(one.text) for one in others], initial=getsizeof(made.text)))
             kept = made, *others[: bisect(sizes, SHARE) - 1]
             if len(self._kept) >= TENANTS:
                 del self._kept[next(iter(self._kept))]

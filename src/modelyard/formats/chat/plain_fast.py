@@ -8,7 +8,6 @@ each time. Reading them here costs a fraction of structuring them, and loads nei
 import json
 import re
 from collections.abc import Callable, Mapping
-from itertools import compress
 from typing import Any
 
 from modelyard.domain.completion import CompletionRequest, ContentPart, Message, Role, ToolCall, ToolChoice, ToolMode
@@ -22,7 +21,7 @@ _NUMBERS = NUMBERS.keys() - {"min_tokens"}
 _BARE = frozenset({"model", "messages", "stream", "stream_options"})
 _CHOICES = {"auto": ToolChoice(), "none": ToolChoice(ToolMode.NONE)}
 _TOKEN_ID = re.compile("[0-9]{1,9}")
-_HELD, _CONTAINERS = object(), frozenset({dict, list})
+_HELD = object()
 _scan: Any = json.JSONDecoder(parse_constant=lambda _: _HELD).scan_once  # type: ignore[attr-defined]
 _request, _message = maker(CompletionRequest), maker(Message)
 _ROLES: Mapping[Any, Role] = {role.value: role for role in Role}
@@ -113,17 +112,18 @@ def _strings(value: Any, levels: int) -> int:
         if levels == 0:
             raise ValueError("is nested too deeply")
         levels -= 1
-        parts: list[Any] = []  # in this form: list[Any]() costs as much as all the rest
-        named: list[Any] = []
+        inner: list[Any] = []  # in this form: list[Any]() costs as much as all the rest
         for one in level:
             if type(one) is dict:
-                named += one.values()
-            else:
-                parts += one
-        parts += named
-        kinds = list(map(type, parts))
-        found += len(named) + kinds.count(str)
-        level = list(compress(parts, map(_CONTAINERS.__contains__, kinds)))
+                found += len(one)
+                one = one.values()
+            for part in one:
+                kind = type(part)
+                if kind is str:
+                    found += 1
+                elif kind is dict or kind is list:
+                    inner.append(part)
+        level = inner
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import attrs
 
 from modelyard.domain.completion import ResponseFormat, ResponseType, Tool, ToolChoice, ToolMode
-from modelyard.domain.frozen_fast import quick_init
+from modelyard.domain.frozen_fast import maker, quick_init
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.chat.hints import Cacheable
 from modelyard.formats.constraints import Length, Matching, Unsupported
@@ -14,6 +14,7 @@ from modelyard.formats.json import loads
 
 JsonObject = Mapping[str, Any]
 
+_tool = maker(Tool)
 _NAME = Matching("[A-Za-z0-9_-]{1,64}", "must be 1 to 64 characters of A-Z a-z 0-9 _ -")
 
 
@@ -74,7 +75,7 @@ class AllowedTools:
 def read_tool(tool: FunctionTool) -> Tool:
     """Return the tool that was described."""
     function = tool.function
-    return Tool(function.name, function.description, function.parameters, function.strict)
+    return _tool(function.name, function.description, function.parameters, function.strict)
 
 
 def tool_object(tool: Tool) -> JsonObject:

@@ -5,7 +5,6 @@ waits: its budgets are checked in the transaction of its ledger row (`booking.An
 
 from collections.abc import Callable
 from decimal import Decimal
-from functools import partial
 
 from modelyard.domain.frozen_fast import maker
 from modelyard.domain.identity import Limits, RateStand
@@ -43,15 +42,17 @@ def reserve(
     Raises `RateLimited`, `BudgetExceeded`.
     """
     store, here = runtime.store, presence.presence_of(runtime)
-    threads = runtime.store_threads(admission.entity)
-    step: Callable[[Tx], Admission | None] = partial(
-        admit, admission=admission, limits=limits, least=least, here=here, see=see
-    )
+
+    def admits(tx: Tx) -> Admission | None:
+        return admit(tx, admission, limits, least, here, see)
+
+    step: Callable[[Tx], Admission | None] = admits
     if store.blocking:
         step = DomainStep(step, [(ENTITY, admission.entity), (KEY_OF_API, admission.key_id), (PROCESS, here.id)])
     try:
         held = (yield Transact(store, step, durable=False)) if store.blocking else store.transact(step, durable=False)
     except (RateLimited, BudgetExceeded):
+        threads = runtime.store_threads(admission.entity)
         released = yield Call(lambda: presence.release_dead(runtime), store.blocking, threads)
         if not released:
             raise
@@ -76,7 +77,7 @@ def admit(
     at_once = limits.concurrent_requests
     if at_once is not None and tx.count(Admission, "by_key", admission.key_id) >= at_once:
         raise RateLimited(f"this key may run {at_once} requests at once; wait until one has ended", 1.0)
-    budgets = budgets_of(tx, admission.budgets)
+    budgets = budgets_of(tx, admission.budgets) if admission.budgets else []
     for budget in budgets:
         _reserve(tx, budget, admission.reserved, least)
     if not budgets and at_once is None:
@@ -94,7 +95,8 @@ def _count_request(tx: Tx, key_id: str, per_minute: int, see: SeeRate | None) ->
     refused = wait > _ROUNDING
     after = used if refused else used.after_request(time, per_minute)
     if see is not None:
-        until_full = min(max(after.arrival - time, 0.0), RATE_PERIOD)
+        ahead = after.arrival - time
+        until_full = 0.0 if ahead < 0 else RATE_PERIOD if ahead > RATE_PERIOD else ahead
         left = (RATE_PERIOD - until_full) * per_minute / RATE_PERIOD
         see(_stand(per_minute, int(left + _ROUNDING), until_full))
     if refused:

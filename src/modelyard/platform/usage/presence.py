@@ -130,7 +130,8 @@ def _reserve_again(tx: Tx, held: Admission) -> bool:
 
 def presence_of(runtime: Runtime) -> Presence:
     """Return the presence of this platform, the same one each time."""
-    return runtime.cache.slot_of(Presence, lambda: Presence(runtime))
+    here: Presence | None = runtime.cache.slots.get(Presence)
+    return runtime.cache.slot_of(Presence, lambda: Presence(runtime)) if here is None else here
 
 
 def release_dead(runtime: Runtime) -> bool:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any, TypeVar
 
+from modelyard.clock import unix_time
 from modelyard.domain.record import KEY
 from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.protocols import Clock
@@ -56,7 +57,7 @@ class SqliteSnapshot:
     @property
     def time(self) -> float:
         """The clock that the store was opened with, in seconds since the epoch."""
-        return self._clock.now().timestamp()
+        return unix_time(self._clock.now())
 
     def end(self) -> None:
         self._execute, self._plans = _ended, _ENDED_PLANS
