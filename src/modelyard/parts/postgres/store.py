@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from modelyard import process_identity
 from modelyard.domain.record import Record
-from modelyard.errors import MissingExtra, StoreClosed, StoreError, UsedAfterFork
+from modelyard.errors import MissingExtra, OutcomeUnknown, StoreClosed, StoreError, UsedAfterFork
 from modelyard.protocols import (
     Claimed,
     ClaimingStore,
@@ -33,7 +33,7 @@ except ImportError as error:
 
 from modelyard.parts.postgres import months
 from modelyard.parts.postgres.backup import back_up_to_file
-from modelyard.parts.postgres.claims_fast import MOST_NEEDS, ClaimStep
+from modelyard.parts.postgres.claims_fast import MOST_NEEDS, UNHEARD, ClaimStep
 from modelyard.parts.postgres.connections import Connector, ReadPool
 from modelyard.parts.postgres.notices import Notices
 from modelyard.parts.postgres.pages import Row
@@ -140,8 +140,11 @@ class PostgresStore:
         self._refuse_misuse()
         if len(ask.fits) > MOST_NEEDS:
             return None, ""
-        step = ClaimStep.of(ask)
-        return self._group.transact(step, durable=False) or self._group.transact(step, durable=False) or (None, "")
+        step: Any = ClaimStep.of(ask)
+        found = self._group.transact(step, durable=False) or self._group.transact(step, durable=False)
+        if found is UNHEARD:
+            raise OutcomeUnknown("a job was claimed, and the answer lost; look which jobs the worker holds")
+        return found or (None, "")
 
     def read(self, query: Callable[[Snapshot], T]) -> T:
         """Run `query` on one snapshot, concurrently with the writers: it waits for none and delays none."""

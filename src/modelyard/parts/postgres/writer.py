@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg import errors as pg
@@ -19,7 +19,7 @@ from psycopg import errors as pg
 from modelyard.errors import OutcomeUnknown, StoreBusy, StoreError, StoreTooNew
 from modelyard.parts.postgres.ahead_fast import read_ahead
 from modelyard.parts.postgres.batch import Batch
-from modelyard.parts.postgres.claims_fast import ClaimStep, TurnClaims
+from modelyard.parts.postgres.claims_fast import UNHEARD, ClaimStep, TurnClaims
 from modelyard.parts.postgres.connections import Connector
 from modelyard.parts.postgres.errors import TRANSIENT, to_store_error
 from modelyard.parts.postgres.locks import asks_of, domains_of, lock_statement
@@ -167,9 +167,11 @@ class GroupWriter:
 
     def _claim(self, group: Sequence[PendingStep[Any]]) -> float:
         """Have the server claim a job for each call, in one transaction that is one round trip."""
-        claims, steps = self._claims, [call.step for call in group]
+        claims, steps = self._claims, [cast(ClaimStep, call.step) for call in group]
         outcomes: Sequence[Any] = [(None, "")] * len(group)
         if claims.can_run(self._connection):
+            for call in group:
+                call.value = UNHEARD  # it stays, if the commit took place and its answer was lost
             wire = self._wire = Wire(self._connection, (), claims.opening(steps))
             first, self._number, self._committing = self._number + 1, self._number + len(group), True
             asked = [claims.statement(step.ask, self._writer, first + at) for at, step in enumerate(steps)]

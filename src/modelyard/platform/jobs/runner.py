@@ -43,10 +43,11 @@ from modelyard.platform.jobs.expired_claims import ExpiredClaims
 from modelyard.platform.jobs.job_type import JobType, JobTypes
 from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, hold_back, requeue, requeue_after_fault
 from modelyard.platform.jobs.shares import STRIDE, ClaimJob, Fits, claim_in_turn
+from modelyard.platform.paging import iter_index_live
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import process_here
-from modelyard.protocols import Claimed, ClaimingStore, DomainStep, NextClaim, Tx
+from modelyard.protocols import Claimed, ClaimingStore, DomainStep, NextClaim, Snapshot, Tx
 
 BEATS_PER_LEASE = 3
 _GUESSES = 2
@@ -138,12 +139,24 @@ class Runner:
         known = {needs: fits(needs) for needs in self.ready if needs.memory != MIXED or not fits(needs)}
         who = claimant.id, claimant.process, claimant.alone, claimant.suspects, claimant.isolates
         for _ in range(_GUESSES):
-            found, following = self._claiming.claim_next(NextClaim(self._next, known, STRIDE, now, *who))
+            try:
+                found, following = self._claiming.claim_next(NextClaim(self._next, known, STRIDE, now, *who))
+            except OutcomeUnknown:
+                return self._claimed_unheard(now)
             if found is None and following not in ("", self._next):
                 self._next = following
                 continue
-            self._next, self._undecided = (self._next, "") if found else ("", self._next)
+            self._undecided = self._next if found is None and following else ""
+            self._next = self._next if found else ""
             return found
+        return None
+
+    def _claimed_unheard(self, now: datetime) -> Claimed | None:
+        """Return the job that was claimed for this runner since `now`, if it was: its answer was lost."""
+        for held in iter_index_live(self.runtime, JobProgress, "by_held", True):
+            new = held.updated_at >= now and held.gain is Gain.NOTHING and claim_of(held) not in self._claimed
+            if held.worker_id == self.id and new:
+                return self.runtime.store.read(partial(_job, job_id=held.job_id)), held
         return None
 
     def _claim_first(self, lane: str, fits: Fits, claim: ClaimJob) -> Claimed | None:
@@ -336,6 +349,10 @@ class Runner:
             self._expired = ExpiredClaims(self.runtime)
         self._expired.release_due()
         self._expired.reclaim({claimed.claim for claimed in self.claimed_jobs}, take_over)
+
+
+def _job(snapshot: Snapshot, job_id: str) -> Job:
+    return snapshot.get(Job, job_id)
 
 
 def _beats(tx: Tx, loose: Mapping[Claim, Sequence[str]], now: datetime) -> list[JobProgress]:
