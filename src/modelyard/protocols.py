@@ -287,9 +287,6 @@ class MonthlyStore(Protocol):
         ...
 
 
-Claimed = tuple[job.Job, job.JobProgress]
-
-
 @attrs.frozen
 class NextClaim:
     """The claim of the job that is next: of the entity that is furthest behind, which is probably `entity`. `fits` says
@@ -297,7 +294,7 @@ class NextClaim:
     of weight 1. The other fields are as in `platform.jobs.claims.Claimant`."""
 
     entity: str
-    fits: Mapping[job.Needs, bool]
+    fits: "Mapping[job.Needs, bool]"
     stride: int
     now: datetime
     worker_id: str
@@ -311,7 +308,7 @@ class NextClaim:
 class ClaimingStore(Protocol):
     """A store that can claim the job that is next itself, where steps take several round trips. Optional."""
 
-    def claim_next(self, ask: NextClaim) -> tuple[Claimed | None, str]:
+    def claim_next(self, ask: NextClaim) -> "tuple[tuple[job.Job, job.JobProgress] | None, str]":
         """Claim the job that the steps of `platform.jobs.shares` would claim, as they do, or none if in doubt.
 
         Return it with its progress, or None; and the entity that is next, "" if that is not known. Raises what

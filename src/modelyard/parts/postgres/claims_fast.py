@@ -20,8 +20,9 @@ from modelyard.parts.postgres.locks import lock_statement, try_domain_lock
 from modelyard.parts.postgres.pages import Row, Statement, quoted
 from modelyard.parts.postgres.rows import RecordPlan
 from modelyard.parts.postgres.values import array_of_booleans, array_of_integers, array_of_texts, array_type, escape
-from modelyard.protocols import Claimed, DomainStep, NextClaim, Tx
+from modelyard.protocols import DomainStep, NextClaim, Tx
 
+Claimed = tuple[Job, JobProgress]
 UNHEARD = object()
 """What became of a claim that was committed when its answer was lost."""
 MOST_NEEDS = 32

@@ -12,7 +12,6 @@ from modelyard import process_identity
 from modelyard.domain.record import Record
 from modelyard.errors import MissingExtra, OutcomeUnknown, StoreClosed, StoreError, UsedAfterFork
 from modelyard.protocols import (
-    Claimed,
     ClaimingStore,
     Month,
     MonthlyStore,
@@ -33,7 +32,7 @@ except ImportError as error:
 
 from modelyard.parts.postgres import months
 from modelyard.parts.postgres.backup import back_up_to_file
-from modelyard.parts.postgres.claims_fast import MOST_NEEDS, UNHEARD, ClaimStep
+from modelyard.parts.postgres.claims_fast import MOST_NEEDS, UNHEARD, Claimed, ClaimStep
 from modelyard.parts.postgres.connections import Connector, ReadPool
 from modelyard.parts.postgres.notices import Notices
 from modelyard.parts.postgres.pages import Row

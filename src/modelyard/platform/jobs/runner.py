@@ -42,12 +42,12 @@ from modelyard.platform.jobs.claims import (
 from modelyard.platform.jobs.expired_claims import ExpiredClaims
 from modelyard.platform.jobs.job_type import JobType, JobTypes
 from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, hold_back, requeue, requeue_after_fault
-from modelyard.platform.jobs.shares import STRIDE, ClaimJob, Fits, claim_in_turn
+from modelyard.platform.jobs.shares import STRIDE, Claimed, ClaimJob, Fits, claim_in_turn
 from modelyard.platform.paging import iter_index_live
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import process_here
-from modelyard.protocols import Claimed, ClaimingStore, DomainStep, NextClaim, Snapshot, Tx
+from modelyard.protocols import ClaimingStore, DomainStep, NextClaim, Snapshot, Tx
 
 BEATS_PER_LEASE = 3
 _GUESSES = 2

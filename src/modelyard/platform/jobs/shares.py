@@ -9,16 +9,17 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.job import MIXED, TENANT, Demand, Job, Needs, QueueState, Tenant
+from modelyard.domain.job import MIXED, TENANT, Demand, Job, JobProgress, Needs, QueueState, Tenant
 from modelyard.domain.record import KEY
 from modelyard.domain.worker import MOST
 from modelyard.platform.listing import Cursor
 from modelyard.platform.paging import cursor_at
-from modelyard.protocols import Claimed, DomainStep, Snapshot, Store, Tx
+from modelyard.protocols import DomainStep, Snapshot, Store, Tx
 
 Fits = Callable[[Needs], bool]
 """Whether a worker can run a job with these needs now. If so, it can run one that needs less."""
 
+Claimed = tuple[Job, JobProgress]
 ClaimJob = Callable[..., Claimed | None]
 
 READY = "jobs/ready"
