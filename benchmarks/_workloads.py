@@ -20,7 +20,6 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,11 @@ Call = Callable[[int], object]
 
 def found_in(*modules: str) -> Any:
     """The first of these modules that the commit has: what it is called now, and what it was called before it moved."""
-    return import_module(next(name for name in modules if find_spec(name)))
+    *moved, last = modules
+    for name in moved:
+        with suppress(ModuleNotFoundError):
+            return import_module(name)
+    return import_module(last)
 
 
 SystemClock: Any = found_in("modelyard.clock", "modelyard.system").SystemClock

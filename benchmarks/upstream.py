@@ -103,8 +103,8 @@ async def asking_directly(url: str, key: str = "none") -> Ask:
 
 async def asking_a_backend(url: str) -> Ask:
     """`UpstreamBackend.astream`."""
-    from modelyard import CompletionRequest, Message, Role
-    from modelyard.protocols import ServedModel
+    from modelyard import Message, Role
+    from modelyard.protocols import CompletionRequest, ServedModel
 
     backend = backend_at(url)
     model = ServedModel("echo", backend.entries()[0])

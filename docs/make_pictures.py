@@ -1,13 +1,16 @@
 """Make the pictures of the docs: the dashboard over what the quickstart leaves, light and dark. Run by hand.
 
-    python docs/make_pictures.py FOLDER_OF_A_QUICKSTART
+    python docs/make_pictures.py [FOLDER_OF_A_QUICKSTART]
 
-It needs Playwright and a Chromium, which the lane `browser` of tests/clients/lanes.py has, and Pillow.
+Without a folder, a quickstart is run first. A picture is 1280 pixels wide; of the main pages there are some of 400
+and 2000, too (`job-400.png`). It needs Playwright and a Chromium, which the lane `browser` of tests/clients/lanes.py
+has, and Pillow.
 """
 
 import shutil
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
@@ -18,10 +21,19 @@ from modelyard.compose import open_platform
 from modelyard.domain.identity import host
 from modelyard.domain.job import JobKind
 from modelyard.parts.doubles.clients.server import asgi_server
+from modelyard.parts.quickstart.story import run as quickstart
 from modelyard.platform.platform import Platform
 
 PICTURES = Path(__file__).parent / "pictures"
-SIZE = {"width": 1280, "height": 860}
+SIZES = {1280: 860, 400: 860, 2000: 1240}
+"""The widths, and how much of a page is seen at each."""
+
+WIDTH = 1280
+"""Of the pictures that have no width in their name."""
+
+MAIN = ("home", "runs", "job", "model", "comparison")
+"""Of which there are pictures at every width."""
+
 COLOURS = 128
 """Enough for smooth letters, in a third of the bytes."""
 
@@ -52,9 +64,13 @@ def main(folder: Path) -> None:
             ("catalogue", "catalogue/tabular-mini"),
         )
         for scheme, ending in (("light", ""), ("dark", "-dark")):
-            page = browser.new_page(viewport=SIZE, color_scheme=scheme)  # type: ignore[arg-type]
-            for name, path in pages:
-                shoot(page, f"{server.url}/dashboard/{path}", PICTURES / f"{name}{ending}.png")
+            page = browser.new_page(color_scheme=scheme)  # type: ignore[arg-type]
+            for width, height in SIZES.items():
+                page.set_viewport_size({"width": width, "height": height})
+                for name, path in pages:
+                    if width == WIDTH or name in MAIN:
+                        of = name if width == WIDTH else f"{name}-{width}"
+                        shoot(page, f"{server.url}/dashboard/{path}", PICTURES / f"{of}{ending}.png")
         browser.close()
 
 
@@ -99,4 +115,9 @@ def shoot(page: Page, address: str, to: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]))
+    else:
+        with TemporaryDirectory() as made:
+            quickstart(Path(made))
+            main(Path(made))

@@ -38,7 +38,7 @@ def test_what_a_module_has_left_behind_hides_no_public_name(package: str, monkey
     import deferring
 
     (Path(deferring.__path__[0]) / "backoff" / "__pycache__").mkdir(parents=True)
-    monkeypatch.setattr(lazy, "_homes_of_parts", lambda _: {"clock": ["backoff"]})
+    monkeypatch.setattr(lazy, "_homes_of_parts", lambda *_: {"clock": ["backoff"]})
     load, _ = lazy.lazy_exports("deferring", {})
     assert load("backoff") is backoff
 

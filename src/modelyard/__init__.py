@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from modelyard.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from modelyard import errors, examples
+    from modelyard import errors, events, examples, results
     from modelyard.asgi import asgi_app
     from modelyard.backends.echo import EchoBackend
     from modelyard.backends.router import Router
@@ -102,9 +102,11 @@ if TYPE_CHECKING:
         "__version__",
         "asgi_app",
         "errors",
+        "events",
         "examples",
         "field",
         "open_platform",
+        "results",
     ]
     __all__ += _parts.__all__
 else:
@@ -116,22 +118,24 @@ else:
             "backends.router": ("Router",),
             "compose": ("open_platform",),
             "domain.catalogue": ("Pricing",),
-            "domain.completion": (
-                "Choice",
-                "Completion",
-                "CompletionRequest",
-                "Delta",
-                "FinishReason",
-                "Message",
-                "Role",
-                "Sampling",
-                "Tool",
-                "Usage",
-            ),
-            "domain.embedding": ("EmbeddedBatch", "EmbeddingRequest", "EmbeddingResult"),
+            "domain.completion": ("Delta", "FinishReason", "Message", "Role", "Sampling", "Tool", "Usage"),
             "domain.evaluation.filters": ("field",),
             "domain.evaluation.results": ("Sort",),
             "domain.evaluation.scorers": ("Unscored",),
+            "domain.identity": ("Principal", "Scope"),
+            "domain.promotion": ("NotWorse",),
+            "domain.training": ("Example", "History", "Preference", "SampledChoice", "Trajectory", "TrajectoryGroup"),
+            "errors": ("errors",),
+            "events": ("events",),
+            "examples": ("examples",),
+            "platform.platform": ("Platform",),
+            "platform.runtime": ("Settings",),
+            "results": ("results",),
+            "version": ("__version__",),
+        },
+        {
+            "domain.completion": ("Choice", "Completion", "CompletionRequest"),
+            "domain.embedding": ("EmbeddedBatch", "EmbeddingRequest", "EmbeddingResult"),
             "domain.events": (
                 "BudgetWarning",
                 "CompletionBooked",
@@ -141,19 +145,11 @@ else:
                 "LeaseTaken",
                 "RequestAnswered",
             ),
-            "domain.identity": ("Principal", "Scope"),
             "domain.models": ("Checkpoint", "Model"),
-            "domain.promotion": ("NotWorse",),
             "domain.record": ("Page",),
-            "domain.training": ("Example", "History", "Preference", "SampledChoice", "Trajectory", "TrajectoryGroup"),
             "domain.usage": ("Budget",),
-            "errors": ("errors",),
-            "examples": ("examples",),
             "platform.evaluations.result": ("EvaluationResult",),
             "platform.listing": ("Listing",),
-            "platform.platform": ("Platform",),
-            "platform.runtime": ("Settings",),
             "platform.training.handle": ("JobHandle",),
-            "version": ("__version__",),
         },
     )

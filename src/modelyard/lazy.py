@@ -22,28 +22,30 @@ T = TypeVar("T")
 
 
 def lazy_exports(
-    package: str, homes: Mapping[str, Sequence[str]]
+    package: str, homes: Mapping[str, Sequence[str]], unlisted: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Make the `__getattr__` and `__dir__` of a package whose public names load the module they live in at first use.
 
     `homes` maps modules, as seen from modelyard, to names; a module's own last name stands for the module itself.
-    The public names of parts, if they are there, are added to them, and `__all__` is made of all.
+    The public names of parts, if they are there, are added to them, and `__all__` is made of all. Those that are
+    `unlisted` are imported from here, too, but have another public module, where `dir` shows them.
     """
-    home_of = {name: home for home, names in homes.items() for name in names}
+    listed, also = _by_name(homes), _by_name(unlisted or {})
+    home_of = listed | also
 
     def is_module(name: str) -> bool:
         place = f"{sys.modules[package].__path__[0]}/{name}"
         return exists(f"{place}.py") or exists(f"{place}/__init__.py")
 
     def everything() -> dict[str, str]:
-        return home_of | {name: home for home, names in _homes_of_parts(package).items() for name in names}
+        return listed | _by_name(_homes_of_parts(package, "HOMES"))
 
     def load(name: str) -> Any:
         if name == "__all__":
             return sorted(everything())
         found = home_of.get(name)
         if found is None and not name.startswith("_") and not is_module(name):
-            found = everything().get(name)
+            found = everything().get(name) or _by_name(_homes_of_parts(package, "UNLISTED")).get(name)
         if found is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = import_module(f"modelyard.{found}")
@@ -54,11 +56,15 @@ def lazy_exports(
     return load, lambda: sorted([*everything(), *(name for name in vars(sys.modules[package]) if name[:2] == "__")])
 
 
-def _homes_of_parts(package: str) -> Mapping[str, Sequence[str]]:
-    door = package.removeprefix("modelyard").removeprefix(".") or "top"
+def _by_name(homes: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    return {name: home for home, names in homes.items() for name in names}
+
+
+def _homes_of_parts(package: str, which: str) -> Mapping[str, Sequence[str]]:
+    door = package.removeprefix("modelyard").removeprefix(".").replace(".", "_") or "top"
     name = f"modelyard.parts.doors.{door}"
     try:
-        homes: Mapping[str, Sequence[str]] = import_module(name).HOMES
+        homes: Mapping[str, Sequence[str]] = getattr(import_module(name), which, {})
     except ModuleNotFoundError as missing:
         if missing.name is None or not f"{name}.".startswith(f"{missing.name}."):
             raise

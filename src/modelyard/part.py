@@ -207,9 +207,9 @@ class Part:
     """What one optional capability adds to a platform. Nothing of it is loaded before it is used.
 
     `records` are the classes that it stores, and `changes` those of their tables (their names begin with the name of
-    the part and a slash). `resources` are attributes of the platform, or with a dot those of `platform.training`,
-    `platform.evaluations` and `platform.compat`: functions that return a class, or any function of a runtime and a
-    principal. `job_types` are its kinds of jobs, each loaded by the first job of the kind.
+    the part and a slash). `resources` are attributes of the platform, or with a dot those of `platform.models`,
+    `.training`, `.evaluations`, `.jobs` and `.compat`: functions that return a class, or any function of a runtime and
+    a principal. `job_types` are its kinds of jobs, each loaded by the first job of the kind.
 
     `interfaces` are those that it brings, and `routes` are its routes by the name of their interface; those under "",
     which are public, are mounted next to the OpenAPI document, whichever interfaces are. The file

@@ -1,5 +1,5 @@
-"""Every protocol that a third party may implement. The docstrings state the laws; `modelyard.testing` holds the
-contract tests.
+"""Every protocol that a third party may implement. The docstrings state the laws; `modelyard.testing.contracts`
+holds the contract tests.
 """
 
 import threading
@@ -9,9 +9,10 @@ from typing import Any, BinaryIO, Generic, Protocol, TypeVar, runtime_checkable
 
 import attrs
 
-from modelyard.domain import embedding, job, models, training_run
+from modelyard.domain import job, models, training_run
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.domain.embedding import EmbeddedBatch, EmbeddingRequest
 from modelyard.domain.identity import Principal
 from modelyard.threads import TenantThreads
 
@@ -23,12 +24,15 @@ __all__ = [
     "Backend",
     "Capabilities",
     "Clock",
+    "CompletionRequest",
     "Deltas",
     "Detokenizing",
     "DirectUpload",
     "Domain",
     "DomainStep",
+    "EmbeddedBatch",
     "Embedder",
+    "EmbeddingRequest",
     "Ended",
     "Executor",
     "ExecutorState",
@@ -544,7 +548,7 @@ class Embedder(Protocol):
     Raises `Overloaded`, `BackendError`, `InvalidInput`, `ContextLengthExceeded` for an input that is too long.
     """
 
-    def embed(self, request: "embedding.EmbeddingRequest", model: ServedModel) -> "Iterator[embedding.EmbeddedBatch]":
+    def embed(self, request: "EmbeddingRequest", model: ServedModel) -> "Iterator[EmbeddedBatch]":
         """Make the embeddings, as many at once as is best; it may block if `stream` may."""
         ...
 
@@ -552,9 +556,7 @@ class Embedder(Protocol):
 class AsyncEmbedder(Protocol):
     """The additions to an `AsyncBackend` that makes embeddings, by the laws of `Embedder`."""
 
-    def aembed(
-        self, request: "embedding.EmbeddingRequest", model: ServedModel
-    ) -> "AsyncIterator[embedding.EmbeddedBatch]":
+    def aembed(self, request: "EmbeddingRequest", model: ServedModel) -> "AsyncIterator[EmbeddedBatch]":
         """Make the embeddings, on an event loop."""
         ...
 

@@ -183,8 +183,8 @@ def taken(report: Report, folder: Path, scratch: Path) -> None:
     with open_platform() as platform:
         _exported(platform, folder)
         wanted = answered(platform, "demo/m")
-        platform.export_model("demo/m", scratch / "adapter")
-        platform.export_model("demo/m", scratch / "merged", merged=True)
+        platform.models.export("demo/m", scratch / "adapter")
+        platform.models.export("demo/m", scratch / "merged", merged=True)
     read: Mapping[str, Callable[[Path], Any]] = {
         "adapter": AutoPeftModelForCausalLM.from_pretrained,
         "merged": AutoModelForCausalLM.from_pretrained,
@@ -205,7 +205,7 @@ def gguf(report: Report, folder: Path, scratch: Path) -> None:
         wide = answered(platform, "demo/m")
         for kind in ("f16", "q8_0"):
             file = scratch / f"{kind}.gguf"
-            platform.export_model("demo/m", file, gguf=kind)
+            platform.models.export("demo/m", file, gguf=kind)
             platform.add_base_model(file, id=kind)
             here, there = answered(platform, kind), list(_in_llama_cpp(file))
             most = {"f16": (0, 0.03), "q8_0": (4, 0.4)}[kind]

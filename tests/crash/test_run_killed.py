@@ -48,7 +48,7 @@ def ended(nursery: Nursery, path: Path, run: str, futures: list[str]) -> str:
         assert answers == [FutureStatus.DONE] * len(futures)
         assert platform.compat.training_runs.get(run).steps == len(TEXTS)
         assert len(list(platform.compat.training_runs.weights.of_run(run))) == 1
-        report = platform.sweep(grace=0.0)
+        report = platform.remove_orphans(grace=0.0)
         assert report.missing == ()
         return Driven(platform, run=run).digest("end")
 

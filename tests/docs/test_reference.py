@@ -137,9 +137,10 @@ def _resource_of(path: str) -> str:
 
 
 def test_every_fixture_and_function_for_tests_is_listed() -> None:
+    doors = (testing, testing.contracts, testing.servers)
     listed = [name.strip(" `") for row in rows("testing.md") for name in row[0].split(",")]
     fixtures = [name for name, value in vars(pytest_modelyard).items() if "fixture" in type(value).__name__.lower()]
-    public = {name for name in fixtures if not name.startswith("_")} | set(testing.__all__)
+    public = {name for name in fixtures if not name.startswith("_")}.union(*(door.__all__ for door in doors))
     assert public <= set(listed)
     assert {name for name in listed if "." not in name} <= public
     for name in listed:

@@ -230,7 +230,7 @@ def test_duplicates_at_the_same_time_create_once(make: Callable[[str], Creator],
         answers = set(pool.map(send, range(4)))
     assert (len(answers), creator.count) == (1, before + 1), answers
     artifacts = creator.client.platform._runtime.artifacts
-    assert creator.client.platform.sweep(grace=0).removed == 0, list(artifacts.names())
+    assert creator.client.platform.remove_orphans(grace=0).removed == 0, list(artifacts.names())
 
 
 def test_a_request_that_overtakes_another_is_answered_and_the_other_creates_nothing(

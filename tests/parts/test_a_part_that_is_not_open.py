@@ -18,7 +18,7 @@ def test_its_artifacts_are_not_swept_as_orphans(tmp_path: Path) -> None:
     with open_platform(tmp_path / "yard.db") as platform:
         file = platform.compat.files.create("rows.jsonl", b"{}\n", purpose="user_data")
     with without(tmp_path / "yard.db", "batches") as platform, pytest.raises(StoreError, match=r"\['files'\]"):
-        platform.sweep()
+        platform.remove_orphans()
     with open_platform(tmp_path / "yard.db") as platform, platform.compat.files.open(file.id) as kept:
         assert kept.read() == b"{}\n"
 
@@ -55,4 +55,4 @@ def test_its_jobs_can_be_cancelled(tmp_path: Path) -> None:
     with without(tmp_path / "yard.db", "traffic") as platform:
         platform.jobs.cancel(job_id)
         assert platform.jobs.get(job_id).status is JobStatus.CANCELLED
-        platform.sweep()
+        platform.remove_orphans()

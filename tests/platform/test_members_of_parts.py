@@ -3,12 +3,14 @@
 import re
 import warnings
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
 import modelyard
 import modelyard.testing
+from each import each_case
 from modelyard import Platform, open_platform
 from modelyard.domain.identity import Principal
 from modelyard.part import Part, standard_parts
@@ -48,6 +50,67 @@ def test_the_old_name_of_what_moved_warns_and_works(platform: Platform) -> None:
         assert isinstance(platform.letters, Notes)  # type: ignore[attr-defined]
 
 
+MOVED = {
+    "export_model": "models.export",
+    "import_adapter": "models.import_adapter",
+    "keep_events": "keep.events",
+    "keep_ledger": "keep.ledger",
+    "keep_runs": "keep.runs",
+    "keep_texts": "keep.texts",
+    "push_model": "models.push",
+    "responses": "compat.responses",
+    "retry": "jobs.retry",
+    "sweep": "remove_orphans",
+    "sweeps": "training.sweeps",
+}
+
+
+@pytest.mark.parts
+@each_case("old", [*MOVED])
+def test_what_had_another_name_works_and_warns_once_where_it_is_used(old: str) -> None:
+    with open_platform() as platform, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            found = getattr(platform, old)
+        expected = attrgetter(MOVED[old])(platform)
+        assert old not in dir(platform)
+    assert getattr(found, "__func__", type(found)) == getattr(expected, "__func__", type(expected))
+    (warned,) = caught
+    assert (str(warned.message), warned.filename) == (f"platform.{old} is platform.{MOVED[old]} now", __file__)
+
+
+@pytest.mark.parts
+def test_a_sweep_starts_under_the_name_that_it_had() -> None:
+    with open_platform(project="desk") as platform:
+        platform.models.create("m", base_model="tabular-mini")
+        rows = [
+            {"messages": [{"role": "user", "content": str(n)}, {"role": "assistant", "content": "b"}]} for n in range(9)
+        ]
+        with pytest.warns(DeprecationWarning, match="sweep") as warned:
+            sweep = platform.sweeps.start("desk/m", rows, epochs=[1, 2])  # type: ignore[attr-defined]
+        assert [one.id for one in platform.training.sweeps.list()] == [sweep.id]
+        assert not hasattr(platform.training.sweeps, "begin")
+    assert [str(one.message) for one in warned] == [
+        "platform.sweeps is platform.training.sweeps now",
+        "platform.sweeps.start is platform.training.sweep now",
+    ]
+
+
+def test_a_name_that_moved_to_a_part_that_is_not_there_is_no_attribute() -> None:
+    with open_platform(parts=()) as platform:
+        for old in MOVED.keys() - {"sweep"}:
+            assert not hasattr(platform, old)
+
+
+@pytest.mark.parts
+def test_there_are_few_names() -> None:
+    """What completion offers: a newcomer reads them all."""
+    with open_platform() as platform:
+        for owner, most in ((platform, 31), (modelyard, 41), (modelyard.testing, 28)):
+            names = [name for name in dir(owner) if not name.startswith("_")]
+            assert len(names) <= most, f"put what belongs together together: {names}"
+
+
 @pytest.mark.parametrize("area", ["", "training.", "compat."])
 def test_what_nobody_brings_is_no_attribute(platform: Platform, area: str) -> None:
     owner = {"": platform, "training.": platform.training, "compat.": platform.compat}[area]
@@ -60,9 +123,11 @@ def test_completion_offers_what_people_use_and_every_public_name() -> None:
     with open_platform() as platform:
         offered = {name for name in dir(platform) if not name.startswith("_")}
         hidden = {name for name in object.__dir__(platform) if not name.startswith("_")} - offered
-    described = {*re.findall(r"`platform\.(\w+)", REFERENCE.read_text("utf-8"))}
-    assert {"threads", "upkeep"} <= hidden
+    page = re.sub(r"^What parts, servers and tests use .*?\n\n", "", REFERENCE.read_text("utf-8"), flags=re.M | re.S)
+    described = {*re.findall(r"`platform\.(\w+)", page)}
+    assert {"threads", "upkeep", "observe", "clock"} <= hidden
     assert not hidden & described, "the reference has what completion does not offer"
+    assert described <= offered
     assert {"chat", "models", "training", "evaluations", "jobs", "keys", "usage", "compat"} <= offered
     brought = {name for part in standard_parts() for name in part.resources if "." not in name}
     assert brought <= offered

@@ -290,6 +290,9 @@ def _training(yard: Recorder, platform: Platform) -> None:
     job = yard.send("POST", f"{V1}/training-jobs", rl)["id"]
     platform.worker().run_until_idle()
     yard.send("POST", f"{V1}/dpo-training-jobs", {**named, "training_data_url": pairs, "config": {"beta": 0.1}})
+    scored = json.dumps({"messages_and_choices": [USER, CHOICE]}).encode()
+    taught = yard.send("POST", f"{V1}/datasets", raw=scored, project="support", name="scored")["url"]
+    yard.send("POST", f"{V1}/distill-training-jobs", {**named, "training_data_url": taught, "config": {"beta": 0.5}})
     yard.send("GET", f"{V1}/training-jobs", project="support", limit=1)
     yard.send("GET", f"{V1}/training-jobs/{job}")
     yard.send("GET", f"{V1}/training-jobs/{job}/events", limit=2)

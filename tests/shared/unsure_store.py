@@ -50,7 +50,7 @@ def unsure_anywhere(scenario: Callable[[Platform], object], settings: Settings |
                 scenario(platform)
             reached, store.at = store.commits >= at, 0
             platform.worker().run_until_idle()
-            missing = platform.sweep(grace=0).missing
+            missing = platform.remove_orphans(grace=0).missing
         assert not missing, f"commit {at}: {missing}"
         if not reached:
             return at - 1

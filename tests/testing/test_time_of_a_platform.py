@@ -138,7 +138,7 @@ def test_an_entry_is_marked_deprecated_from_its_date_on(clock: ManualClock, plat
 
 def test_orphans_are_swept_after_their_grace_period_without_blocking(clock: ManualClock, platform: Any) -> None:
     platform._runtime.artifacts.put([b"lost"])
-    assert (platform.sweep().removed, clock.monotonic()) == (1, 15 * 60)
+    assert (platform.remove_orphans().removed, clock.monotonic()) == (1, 15 * 60)
 
 
 def test_an_evaluation_repeats_what_failed_after_a_pause(clock: ManualClock, faults: Faults, platform: Any) -> None:

@@ -24,7 +24,17 @@ def parts_of(context: click.Context | None) -> Sequence[Part]:
     return standard_parts() if found is None else found
 
 
+def _place_last(command: click.Command) -> click.Command:
+    """Let the help of a command begin with its own options, and end with those that every one has."""
+    command.params.sort(key=lambda one: one.name in ("store", "factory", "artifacts"))
+    return command
+
+
 class Group(click.Group):
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = super().get_command(ctx, cmd_name)
+        return command and _place_last(command)
+
     def invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
@@ -91,7 +101,7 @@ class LazyGroup(Group):
         where = self._known().get(cmd_name)
         if where is None:
             return None
-        command = _loaded(where[0])
+        command = _place_last(_loaded(where[0]))
         for child, home in self.children.get(cmd_name, {}).items():
             assert isinstance(command, click.Group)
             command.add_command(_loaded(home), child)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from click.core import ParameterSource
 
 from modelyard.cli.lazy_group import parts_of
 from modelyard.compose import is_address, open_platform, store_address
-from modelyard.errors import ArtifactsUnavailable, InvalidInput, StoreBusy
+from modelyard.errors import ArtifactsUnavailable, InvalidInput, StoreBusy, nearest
 from modelyard.part import refuse_address
 from modelyard.platform.platform import Platform
 from modelyard.report.table import printable, text_table
@@ -64,7 +65,7 @@ _PASSWORD = re.compile(r"(?<=://)([^:/@?]*):.*(?=@)|(password)=[^&]*")
 Pairs = tuple[tuple[str, Any], ...]
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
-_ARTIFACTS = "modelyard.artifacts"
+_ARTIFACTS, _ENTITY = "modelyard.artifacts", "modelyard.entity"
 
 DEFAULT_STORE = Path("yard.db")
 _FACTORY = "modelyard.factory"
@@ -121,7 +122,27 @@ _factory_option = click.option(
 )
 """Read by `opened`, so that no command passes them on."""
 
-entity_option = click.option("--entity", help="Only those of this entity.")
+MOST = 10_000
+"""How many keys and models are looked at for entities."""
+
+
+def say_if_unknown(platform: Platform, entity: str) -> None:
+    """Write a line to standard error if no key, model or usage is of this entity, with the nearest that has some: an
+    entity is made by its first use, so a misspelt one is new."""
+    known = {key.entity for key in islice(platform.keys.list(), MOST)}
+    known |= {sums.entity for sums in platform.usage.total(by=("entity",)) if sums.entity}
+    known |= {model.entity for model in islice(platform.models.list(), MOST)}
+    if known and entity not in known:
+        click.echo(f"note: no key, model or usage is of {entity!r}{nearest(entity, known) or ' yet'}", err=True)
+
+
+def noted_entity(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Return the entity that an option names; `opened` says so if nothing is of it."""
+    context.meta[_ENTITY] = value
+    return value
+
+
+entity_option = click.option("--entity", callback=noted_entity, help="Only those of this entity.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
@@ -160,6 +181,9 @@ def opened(store: StoreName, must_exist: bool = True, waits: bool = False) -> It
         return _made(factory) if factory else _opened_with_parts(store)
 
     with made_whole(store if factory is None else ""), patiently(make) if waits else make() as platform:
+        entity = click.get_current_context().meta.get(_ENTITY)
+        if entity is not None:
+            say_if_unknown(platform, entity)
         yield platform
 
 

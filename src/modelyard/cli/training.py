@@ -69,6 +69,13 @@ def dpo(**given: Any) -> None:
 
 @train.command()
 @_training
+def distill(**given: Any) -> None:
+    """Train MODEL to answer as its teacher: trajectories with the teacher's logprobs, one on each line."""
+    _train(JobKind.DISTILL, **given)
+
+
+@train.command()
+@_training
 def rl(**given: Any) -> None:
     """Train MODEL on rewards: {"trajectories": [{"messages_and_choices": [...], "reward": ...}, ...]} on each line."""
     _train(JobKind.RL, **given)

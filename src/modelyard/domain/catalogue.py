@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from modelyard.domain.record import Index, Record, WrittenMapping
+from modelyard.domain.record import Index, Record, WrittenMapping, in_notebook
 from modelyard.errors import InvalidInput, Problem
 
 
@@ -186,6 +186,7 @@ class CatalogueEntry:
     supported_features: tuple[Feature, ...] = attrs.field(default=(), converter=_features)
     datacenters: tuple[Datacenter, ...] = attrs.field(default=(), converter=_places)
     deprecation_date: date | None = attrs.field(default=None, converter=_day)
+    _repr_html_ = in_notebook
 
 
 _MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,254}")

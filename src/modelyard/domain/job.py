@@ -8,7 +8,17 @@ from typing import Any, Final
 import attrs
 
 from modelyard.domain.frozen_fast import copies, quick_init
-from modelyard.domain.record import EMPTY, KEPT, KEY, Index, Record, digests_of, frozen_mapping, sequence_field
+from modelyard.domain.record import (
+    EMPTY,
+    KEPT,
+    KEY,
+    Index,
+    Record,
+    digests_of,
+    frozen_mapping,
+    in_notebook,
+    sequence_field,
+)
 from modelyard.errors import Conflict
 
 
@@ -18,6 +28,7 @@ class JobKind:
     SFT: Final = "sft"
     RL: Final = "rl"
     DPO: Final = "dpo"
+    DISTILL: Final = "distill"
     EVALUATE: Final = "evaluate"
     RESCORE: Final = "rescore"
 
@@ -410,6 +421,7 @@ class JobSummary:
     error_message: str | None
     waiting_for: str | None = None
     priority: int = 0
+    _repr_html_ = in_notebook
 
     @classmethod
     def of(cls, job: Job, progress: JobProgress, waiting_for: str | None = None) -> "JobSummary":

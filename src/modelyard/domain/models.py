@@ -52,6 +52,7 @@ class Checkpoint:
     parent_id: str | None = None
     job_id: str | None = None
     pinned: bool = False
+    _repr_html_ = in_notebook
 
 
 @attrs.frozen

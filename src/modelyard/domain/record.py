@@ -170,7 +170,7 @@ class Record:
     id. The record is removed together with that owner.
 
     `texts` says that the records hold what people wrote or models answered. It names the field by whose time they age:
-    older ones may be removed (`platform.keep_texts`), found by an index over it, each with its artifacts and what is
+    older ones may be removed (`platform.keep.texts`), found by an index over it, each with its artifacts and what is
     erased with it. `KEPT` are texts that stay until they, or their owner, are deleted by a rule of their own.
 
     A declaration equals only itself, so that values computed from it can be cached by it.

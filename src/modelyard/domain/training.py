@@ -102,13 +102,15 @@ class Preference:
 @attrs.frozen
 class SampledChoice:
     """An assistant turn that the model itself sampled. Trained on when it has logprobs; without them it is context.
-    `token_ids`, if the client carried them back, are exactly the sampled ids (one per logprob)."""
+    `token_ids`, if the client carried them back, are exactly the sampled ids (one per logprob). `teacher` has the
+    log-probability of each token under another model, with what that model finds likeliest there as `top`."""
 
     message: Message
     finish_reason: FinishReason = FinishReason.STOP
     logprobs: tuple[TokenLogprob, ...] | None = None
     token_ids: tuple[int, ...] = ()
     prompt_token_ids: tuple[int, ...] = ()
+    teacher: tuple[TokenLogprob, ...] | None = None
 
     @classmethod
     def of(cls, choice: Choice) -> "SampledChoice":

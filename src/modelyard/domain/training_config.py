@@ -9,9 +9,9 @@ import attrs
 from modelyard.errors import InvalidInput, Problem, nearest
 
 if TYPE_CHECKING:
-    from modelyard.parts.resources import DPOKeywords, RLKeywords, SFTKeywords
+    from modelyard.parts.resources import DistillKeywords, DPOKeywords, RLKeywords, SFTKeywords
 else:
-    DPOKeywords = RLKeywords = SFTKeywords = TypedDict("Keywords", {})
+    DistillKeywords = DPOKeywords = RLKeywords = SFTKeywords = TypedDict("Keywords", {})
 
 ImportanceSamplingLevel = Literal["token", "sequence", "average", "geometric_average"]
 AssistantTurns = Literal["all", "last"]
@@ -204,6 +204,20 @@ class DPOConfig(BatchedConfig):
 
 
 @attrs.frozen(kw_only=True)
+class DistillConfig(BatchedConfig):
+    """How a model is trained to answer as its teacher would. `beta` chooses the divergence of the two distributions
+    (arXiv 2306.13649): 0 is KL(teacher || model), which covers all that the teacher may say; 1 is
+    KL(model || teacher), which avoids what it would not say; between them lies the generalized Jensen-Shannon
+    divergence."""
+
+    beta: float = 0.0
+
+    def _problems(self) -> list[Problem]:
+        fits = 0 <= self.beta <= 1
+        return [*super()._problems(), *([] if fits else [Problem(("beta",), "must lie between 0 and 1")])]
+
+
+@attrs.frozen(kw_only=True)
 class SFTConfig(BatchedConfig):
     assistant_turns: AssistantTurns = "all"
 
@@ -246,3 +260,10 @@ class DPOOptions(DPOKeywords, total=False):
     epochs: int | None
     beta: float | None
     label_smoothing: float | None
+
+
+class DistillOptions(DistillKeywords, total=False):
+    learning_rate: float | Sequence[float] | None
+    batch_size: BatchSize | None
+    epochs: int | None
+    beta: float | None

@@ -2,7 +2,8 @@
 each: `{"messages": [...], "tools": [...]}`. A trajectory group is one line too: `{"trajectories": [...], "exceptions":
 [...], ...}`; so that no line need hold a large group, trajectories may stand before it on lines of their own, and are
 then not repeated in it. A preference is one line: `{"messages": [...], "chosen": ..., "rejected": ..., "tools":
-[...]}`; `messages` is the prompt, each of the answers a string or an assistant message. Examples and preferences may
+[...]}`; `messages` is the prompt, each of the answers a string or an assistant message. What a teacher has scored is a
+trajectory a line (`taught`). Examples and preferences may
 have `"sources": [...]`, strings that say what a row was made from, and `"chat_template_kwargs": {...}`, variables of
 the model's chat template. An assistant's message of an example may have a `"weight"` from 0 to 1: its loss times that;
 with 0 it is not trained. Members that change nothing are in an `IGNORED`, with the reason; any other
@@ -23,6 +24,7 @@ from modelyard.formats.constraints import Length
 from modelyard.formats.converter import structure_exactly
 from modelyard.formats.json import checked_dumps, loads, without_nulls
 from modelyard.formats.jsonl import check_line, lines_of
+from modelyard.formats.taught import dump_taught, taught_of, trajectories_in
 from modelyard.formats.trajectories import check_answer, dump_group, group_of, trajectory_of
 
 T = TypeVar("T")
@@ -60,8 +62,15 @@ def read_preferences(file: BinaryIO) -> Iterator[Preference]:
     return (_at_line(place, preference_of, row) for place, row in _rows(file))
 
 
-def read_dataset(file: BinaryIO) -> Iterator[Example | Preference]:
-    parse: Callable[[Any], Example | Preference] | None = None
+def read_taught(file: BinaryIO) -> Iterator[Trajectory]:
+    """Read what a teacher has scored: trajectories, alone or in groups."""
+    for place, row in _rows(file):
+        for one in trajectories_in(row):
+            yield _at_line(place, taught_of, one)
+
+
+def read_dataset(file: BinaryIO) -> Iterator[Example | Preference | Trajectory]:
+    parse: Callable[[Any], Example | Preference | Trajectory] | None = None
     for place, row in _rows(file):
         parse = parse or _parser_of(row)
         yield _at_line(place, parse, row)
@@ -241,11 +250,14 @@ def preference_of(value: Mapping[str, Any]) -> Preference:
     return Preference(messages, read.chosen, read.rejected, tools, sources_of(value), read.chat_template_kwargs)
 
 
-def _parser_of(row: Any) -> Callable[[Any], Example | Preference]:
+def _parser_of(row: Any) -> Callable[[Any], Example | Preference | Trajectory]:
+    if isinstance(row, Mapping) and "messages_and_choices" in row:
+        return taught_of
     return preference_of if isinstance(row, Mapping) and row.keys() & {"chosen", "rejected"} else example_of
 
 
 EXAMPLES = RowFormat(Example, example_of, read_examples, dump_example)
+TAUGHT = RowFormat(Trajectory, taught_of, read_taught, dump_taught)
 PREFERENCES = RowFormat(Preference, preference_of, read_preferences, dump_preference)
 
 
@@ -256,8 +268,13 @@ def group_rows(read: Callable[[Any], Trajectory] = trajectory_of) -> RowFormat[T
 
 GROUPS = group_rows()
 DATASETS: RowFormat[Any] = RowFormat(
-    Example | Preference,  # type: ignore[arg-type]  # isinstance takes it
+    Example | Preference | Trajectory,  # type: ignore[arg-type]  # isinstance takes it
     lambda row: _parser_of(row)(row),
     read_dataset,
-    lambda row: dump_preference(row) if isinstance(row, Preference) else dump_example(row),
+    lambda row: _DUMPS[type(row)](row),
 )
+_DUMPS: Mapping[type, Callable[[Any], bytes]] = {
+    Example: dump_example,
+    Preference: dump_preference,
+    Trajectory: dump_taught,
+}

@@ -1,9 +1,9 @@
 """Trajectory groups as JSON, in the shape that clients send: read strictly, and written as lines of a file. A choice is
 the recorded answer of a server. It keeps its message, finish reason, logprobs (without the alternatives), `token_ids`
-and `prompt_token_ids`; what servers add of their own is dropped."""
+and `prompt_token_ids`, and `teacher_logprobs` with their alternatives; what servers add of their own is dropped."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import NoneType
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from modelyard.formats.chat.tools import tool_object
 from modelyard.formats.converter import structure_exactly
 from modelyard.formats.json import checked_dumps, without_nulls
 
+TEACHER = "teacher_logprobs"
 TOKEN_ID = "token_id:"  # noqa: S105 - how some servers spell a token by its id
 _REASONS = {reason.value: reason for reason in FinishReason} | {"function_call": FinishReason.TOOL_CALLS}
 
@@ -76,6 +77,11 @@ def _check_ids(instance: object, attribute: Any, value: tuple[int, ...]) -> None
         raise InvalidInput.at(at, msg="must be 0 or more", type="greater_than_equal")
 
 
+def _check_id(instance: object, attribute: Any, value: int) -> None:
+    if value < 0:
+        raise InvalidInput.at(msg="must be 0 or more", type="greater_than_equal")
+
+
 def _read_reason(value: Any) -> FinishReason:
     if type(value) is not str:
         raise InvalidInput.at(msg="must be a string", type="string_type")
@@ -120,6 +126,36 @@ class _Logprobs:
     content: tuple[_Token, ...] | None = None
 
 
+@attrs.define(on_setattr=None)
+class _Named(_Token):
+    IGNORED: ClassVar[Any] = ...
+
+    id: int | None = attrs.field(default=None, validator=attrs.validators.optional(_check_id))
+
+    @property
+    def entry(self) -> TokenLogprob:
+        known = self.id if self.id is not None else next(iter(_spelled_ids((self,))), None)
+        return TokenLogprob(self.token, self.logprob, self.bytes, id=known)
+
+
+@attrs.define(on_setattr=None)
+class _Scored(_Named):
+    top_logprobs: tuple[_Named, ...] = ()
+
+    @property
+    def entry(self) -> TokenLogprob:
+        return attrs.evolve(super().entry, top=tuple(one.entry for one in self.top_logprobs))
+
+
+@attrs.frozen
+class _Teacher:
+    """The log-probabilities of a teacher, in the form of those of an answer, where a token may have its `id`."""
+
+    IGNORED: ClassVar[Any] = ("refusal",)
+
+    content: tuple[_Scored, ...] | None = None
+
+
 _OF_CLIENTS = ("art_completion_tokens", "art_completion_logprobs")
 """What the RL client keeps in a choice for itself, besides the same under their usual names."""
 
@@ -127,7 +163,7 @@ _OF_CLIENTS = ("art_completion_tokens", "art_completion_logprobs")
 @attrs.frozen
 class _Choice:
     IGNORED: ClassVar[Any] = _OfServers(
-        ("message", "finish_reason", "logprobs", "token_ids", "prompt_token_ids"),
+        ("message", "finish_reason", "logprobs", "token_ids", "prompt_token_ids", TEACHER),
         ("index", "stop_reason", "native_finish_reason", "prompt_logprobs", *_OF_CLIENTS),
     )
 
@@ -136,6 +172,7 @@ class _Choice:
     logprobs: _Logprobs = _Logprobs()
     token_ids: tuple[int, ...] = attrs.field(default=(), validator=_check_ids)
     prompt_token_ids: tuple[int, ...] = attrs.field(default=(), validator=_check_ids)
+    teacher_logprobs: _Teacher = _Teacher()
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -232,7 +269,9 @@ def _item(read: _Choice | RecordedMessage) -> Message | SampledChoice:
         return message_of(read)
     entries = read.logprobs.content
     logprobs = None if entries is None else tuple(TokenLogprob(one.token, one.logprob, one.bytes) for one in entries)
-    return SampledChoice(read.message, read.finish_reason, logprobs, read.ids, read.prompt_token_ids)
+    scored = read.teacher_logprobs.content
+    teacher = None if scored is None else tuple([one.entry for one in scored])
+    return SampledChoice(read.message, read.finish_reason, logprobs, read.ids, read.prompt_token_ids, teacher)
 
 
 def choice_of(value: Any) -> SampledChoice:
@@ -242,7 +281,7 @@ def choice_of(value: Any) -> SampledChoice:
     return read
 
 
-def _spelled_ids(entries: tuple[_Token, ...]) -> tuple[int, ...]:
+def _spelled_ids(entries: Sequence[_Token]) -> tuple[int, ...]:
     numbers = [entry.token.removeprefix(TOKEN_ID) for entry in entries if entry.token.startswith(TOKEN_ID)]
     known = numbers and len(numbers) == len(entries) and all(n.isascii() and n.isdigit() for n in numbers)
     return tuple(map(int, numbers)) if known else ()
@@ -314,7 +353,13 @@ def _plain_choice(choice: SampledChoice) -> dict[str, Any]:
         "logprobs": None if choice.logprobs is None else {"content": [_plain_token(one) for one in choice.logprobs]},
         "token_ids": choice.token_ids or _known_ids(choice.logprobs or ()),
         "prompt_token_ids": choice.prompt_token_ids,
+        **({} if choice.teacher is None else {TEACHER: {"content": [_plain_scored(one) for one in choice.teacher]}}),
     }
+
+
+def _plain_scored(entry: TokenLogprob) -> dict[str, Any]:
+    plain = {**_plain_token(entry), "id": entry.id}
+    return {**plain, "top_logprobs": [_plain_scored(one) for one in entry.top]} if entry.top else plain
 
 
 def _plain_token(entry: TokenLogprob) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from modelyard.parts.comparisons.frame import ToPandas
 from modelyard.parts.comparisons.service import CompareAll
 from modelyard.parts.completions.service import Completions
 from modelyard.parts.datasets.service import Datasets
+from modelyard.parts.distillation.taught import Taught
 from modelyard.parts.embeddings.service import Embeddings
 from modelyard.parts.episodes.service import Episodes
 from modelyard.parts.fine_tuning.service import FineTuning
@@ -15,13 +16,14 @@ from modelyard.parts.loops.service import StartLoop
 from modelyard.parts.metrics.service import Metrics
 from modelyard.parts.operating.retry import Retry
 from modelyard.parts.responses.service import Responses
-from modelyard.parts.retention.service import KeepEvents, KeepLedger, KeepRuns, KeepTexts
+from modelyard.parts.retention.service import Keep
 from modelyard.parts.shares.service import Shares
 from modelyard.parts.sweeps.service import StartSweep, Sweeps
 from modelyard.parts.tinker.service import TrainingRuns
 from modelyard.parts.torch.exports.imported import ImportAdapter
 from modelyard.parts.torch.exports.service import ExportModel, PushModel
 from modelyard.parts.torch.service import AddBaseModel, ListBaseModels
+from modelyard.parts.torch.training.options import DistillKeywords as DistillKeywords
 from modelyard.parts.torch.training.options import DPOKeywords as DPOKeywords
 from modelyard.parts.torch.training.options import RLKeywords as RLKeywords
 from modelyard.parts.torch.training.options import SFTKeywords as SFTKeywords
@@ -45,8 +47,6 @@ class StandardResources:
     """What agents do with a model, call by call, to train it."""
     datasets: Datasets
     """Data sets that were uploaded, and splits of them."""
-    sweeps: Sweeps
-    """Models that are trained with every combination of options."""
     traffic: Traffic
     """Training data from what was asked and answered."""
     variants: Variants
@@ -56,28 +56,13 @@ class StandardResources:
     metrics: Metrics
     """Figures for Prometheus. Only the host may use it."""
 
-    keep_events: KeepEvents
-    """Remove the events of jobs that ended long ago."""
-    keep_ledger: KeepLedger
-    """Remove old rows of the ledger."""
-    keep_runs: KeepRuns
-    """Remove old evaluation runs."""
-    keep_texts: KeepTexts
-    """Remove old texts: stored completions, responses, traces, logs and files."""
-
-    retry: Retry
-    """Queue a training job again that has failed or was cancelled."""
+    keep: Keep
+    """Rules by which old data go. Only the host may use it."""
 
     add_base_model: AddBaseModel
     """Offer a causal language model in a local folder, and train on it."""
     base_models: ListBaseModels
     """List the base models in local folders."""
-    export_model: ExportModel
-    """Write a checkpoint where others load it: as an adapter, merged, or as a GGUF file."""
-    push_model: PushModel
-    """Send a checkpoint to a hub."""
-    import_adapter: ImportAdapter
-    """Add an adapter that peft saved to a model."""
 
 
 class CompatResources:
@@ -101,6 +86,24 @@ class CompatResources:
     """Training jobs in the words of fine-tuning services."""
 
 
+class ModelsMembers:
+    """What they add to `platform.models`."""
+
+    export: ExportModel
+    """Write a checkpoint where others load it: as an adapter, merged, or as a GGUF file."""
+    push: PushModel
+    """Send a checkpoint to a hub."""
+    import_adapter: ImportAdapter
+    """Add an adapter that peft saved to a model."""
+
+
+class JobsMembers:
+    """What they add to `platform.jobs`."""
+
+    retry: Retry
+    """Queue a training job again that has failed or was cancelled."""
+
+
 class TrainingMembers:
     """What they add to `platform.training`."""
 
@@ -108,6 +111,10 @@ class TrainingMembers:
     """Train a model by RL in rounds, each of which samples, judges, trains and validates."""
     sweep: StartSweep
     """Train a model with every combination of options, as one object."""
+    sweeps: Sweeps
+    """The sweeps that were started."""
+    taught: Taught
+    """Have a teacher score what a model sampled, to distil the model on it."""
 
 
 class EvaluationsMembers:

@@ -39,6 +39,7 @@ STANDARD: Sequence[Part] = (
     _standard("annotations"),
     _standard("episodes", "captures", "submits"),
     _standard("loops"),
+    _standard("distillation"),
     _standard("variants", "names"),
     _standard("uploads"),
     _standard("shares"),

@@ -38,8 +38,11 @@ else:
     StandardResources = object
 
 R = TypeVar("R")
-_FOR_PARTS = {"job_types", "notes", "parts", "prepare", "site", "threads", "tracing", "upkeep"}
-"""What parts and servers use of a platform, and its reference leaves out: completion does not offer it."""
+_FOR_PARTS = {
+    *("blocking", "clock", "count_requests", "job_types", "notes", "observe", "observer", "on_worker_failure", "part"),
+    *("parts", "prepare", "randomness", "site", "spool", "sync", "threads", "trace_with", "tracing", "upkeep"),
+}
+"""What parts, servers and tests use of a platform: completion does not offer it."""
 
 
 class Platform(OpenedWith, StandardResources):
@@ -118,14 +121,14 @@ class Platform(OpenedWith, StandardResources):
     if not TYPE_CHECKING:  # what parts add, which `StandardResources` declares for type checkers
 
         def __getattr__(self, name: str) -> Any:
-            parts = () if name.startswith("_") else self._runtime.parts
-            made, area = extended.member_of_part(parts, name), extended.Compat.AREA
-            if made is None and (made := extended.member_of_part(parts, area + name)):
-                warnings.warn(f"platform.{name} is platform.{area}{name} now", DeprecationWarning, stacklevel=2)
-            if made is None:
+            if made := extended.member_of_part(() if name.startswith("_") else self._runtime.parts, name):
+                return self._resource(made)
+            place, moved = (name, None) if name.startswith("_") else extended.moved_member(self, name)
+            if moved is None:
                 meant = extended.nearest_member(self, name)
                 raise AttributeError(f"a platform has no {name!r}, and none of its parts brings one{meant}")
-            return self._resource(made)
+            warnings.warn(f"platform.{name} is platform.{place} now", DeprecationWarning, stacklevel=2)
+            return moved
 
     def part(self, resource: "Callable[[Runtime, Principal], R]") -> R:
         """Return what a part adds, by its class: `platform.part(Notes)`."""
@@ -228,7 +231,7 @@ class Platform(OpenedWith, StandardResources):
         self._require_host()
         return erasure.erase_entity(self._runtime, check_name(entity, "entity"), keep_ledger)
 
-    def sweep(self, grace: float = 15 * 60.0) -> "sweep_service.OrphanReport":
+    def remove_orphans(self, grace: float = 15 * 60.0) -> "sweep_service.OrphanReport":
         """Remove artifacts that no record names, which a crash may leave, and find the records whose artifacts are
         missing, as in a copy that was made without them.
 

@@ -1,11 +1,11 @@
 """Numbers of an evaluation in the form that people read."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from modelyard.domain.evaluation.aggregate import Aggregate
+from modelyard.domain.evaluation.aggregate import Aggregate, RowNote
 from modelyard.domain.evaluation.comparison import MetricComparison
 from modelyard.domain.evaluation.metrics import NONE as NONE
 from modelyard.domain.evaluation.metrics import MetricKind
@@ -42,6 +42,28 @@ def ref_text(text: str) -> str:
     if ref is None:
         return text
     return f"{ref.name}:{_short_version(ref.version)}" if ref.version else ref.name
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=_Named)
+
+
+def primary_first(run: EvaluationRun, metrics: Iterable[N]) -> tuple[N, ...]:
+    """Return metrics with that of the run's first scorer before the others."""
+    scorer = (run.summary or {}).get("scorer")
+    return tuple(sorted(metrics, key=lambda one: one.name != scorer))
+
+
+def alike(notes: Iterable[RowNote]) -> list[list[RowNote]]:
+    """Return rows with errors by what went wrong, the most frequent first."""
+    found = dict[str, list[RowNote]]()
+    for note in notes:
+        found.setdefault(note.detail, []).append(note)
+    return sorted(found.values(), key=len, reverse=True)
 
 
 def model_text(run: EvaluationRun) -> str:

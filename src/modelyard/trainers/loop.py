@@ -39,6 +39,15 @@ class Turn(Protocol):
         ...
 
 
+class TaughtTurn(Turn, Protocol):
+    """A turn with the distribution of a teacher: its log-probability of some tokens at each position, in `logprobs`."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Of how many tokens it is, at each position."""
+        ...
+
+
 @attrs.frozen
 class TrainableTurns:
     """The trainable turns of a trajectory, and how many tokens it takes, prompts included."""
@@ -70,9 +79,14 @@ class Learner(Protocol):
         Raises `InvalidInput`, `TrainingError`."""
         ...
 
+    def taught(self, trajectory: Trajectory) -> Sequence[TaughtTurn]:
+        """Return the choices of a trajectory of which a teacher's distribution is known. Raises `InvalidInput`, also
+        where the teacher's tokens are not this model's."""
+        ...
+
     def scores(self, model: object | None, turns: Sequence[Turn]) -> Rows:
         """Return the log-probability (nats) of each token of the turns, under a model that this learner knows; None
-        is the one in training, as it is now.
+        is the one in training, as it is now. Of a taught turn, it is that of each token that the teacher has one for.
         """
         ...
 

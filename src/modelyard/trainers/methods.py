@@ -1,16 +1,17 @@
-"""The training methods that run on a learner: SFT and DPO, and the table of all (RL is in `rl`)."""
+"""The training methods that run on a learner: SFT, DPO and distillation, and the table of all (RL is in `rl`)."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import attrs
 
-from modelyard.domain.training import Example, Preference
-from modelyard.domain.training_config import BatchedConfig, DPOConfig, RLConfig, SFTConfig
+from modelyard.domain.training import Example, Preference, Trajectory
+from modelyard.domain.training_config import BatchedConfig, DistillConfig, DPOConfig, RLConfig, SFTConfig
 from modelyard.domain.training_run import Objective
 from modelyard.errors import InvalidInput, located_at
-from modelyard.trainers.loop import Learner, Metrics, Plan, Policies, Turn, TurnTally, length_metrics
+from modelyard.trainers.distillation import divergence_loss
+from modelyard.trainers.loop import Learner, Metrics, Plan, Policies, TaughtTurn, Turn, TurnTally, length_metrics
 from modelyard.trainers.losses import preference_loss, supervised_loss
 from modelyard.trainers.rl import plan_rl
 from modelyard.trainers.validation import Criterion, Validation
@@ -137,6 +138,32 @@ def _answer_turn(learner: Learner, pair: Preference, name: str) -> Turn:
     return turns[-1]
 
 
+# ---- distillation ------------------------------------------------------------------------------------------------
+
+
+def _plan_distill(
+    learner: Learner,
+    config: DistillConfig,
+    data: Iterable[Trajectory],
+    policies: Policies,
+    resume_step: int,
+    held_out: Iterable[Trajectory] = (),
+) -> Plan:
+    def tokens(turns: Sequence[Turn]) -> int:
+        return sum(map(len, _sizes(turns)))
+
+    def objective_of(turns: Sequence[Turn]) -> Objective:
+        teacher = [[one or 0.0 for one in turn.logprobs] for turn in turns]
+        return Objective(lambda new: divergence_loss(new, teacher, _sizes(turns), config.beta))
+
+    criterion = Criterion(learner.taught, objective_of, tokens)
+    return _plan_batches(learner, config, data, criterion, resume_step, held_out)
+
+
+def _sizes(turns: Sequence[Turn]) -> list[Sequence[int]]:
+    return [cast(TaughtTurn, turn).sizes for turn in turns]
+
+
 # ---- the table ---------------------------------------------------------------------------------------------------
 
 
@@ -149,4 +176,5 @@ LEARNER_METHODS: Mapping[str, LearnerMethod] = {
     "sft": LearnerMethod(_plan_sft),
     "rl": LearnerMethod(plan_rl, _rl_compares),
     "dpo": LearnerMethod(_plan_dpo, lambda config: ("parent",)),
+    "distill": LearnerMethod(_plan_distill),
 }

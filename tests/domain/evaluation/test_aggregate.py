@@ -352,6 +352,11 @@ def test_an_unknown_reducer_is_refused(name: Any) -> None:
         aggregate([], reducer=name)
 
 
+def test_a_misspelt_reducer_is_told_the_nearest() -> None:
+    with pytest.raises(InvalidInput, match=r"; did you mean 'median' or 'mean'\?$"):
+        aggregate([], reducer="medain")
+
+
 @given(st.lists(st.booleans() | st.integers(-3, 3), min_size=1, max_size=6), st.integers(1, 8))
 def test_pass_at_k_is_the_mean_of_the_best_over_all_draws_and_pass_to_the_k_of_the_worst(
     values: list[float], count: int

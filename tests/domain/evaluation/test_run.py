@@ -124,7 +124,7 @@ def test_a_wrong_reference_is_reported_with_its_place_and_the_expected_form() ->
     problem = reference_problem("evaluation", "hello", EVALUATION_KINDS, RefMode.SYNTAX)
     assert problem is not None
     assert problem.loc == ("evaluation",)
-    assert "weave:///<entity>/<project>/object/<name>" in problem.msg
+    assert "modelyard:///<entity>/<project>/object/<name>" in problem.msg
     assert "hello" not in problem.msg
 
 

@@ -244,6 +244,14 @@ def test_sameness_of_json_does_not_depend_on_the_side(one: Any, other: Any) -> N
     assert same_json(one, other) is same_json(other, one)
 
 
+def test_a_misspelt_scorer_is_named_with_the_nearest() -> None:
+    with pytest.raises(InvalidInput, match=r"type: must be one of .*; did you mean 'exact_match'\?$"):
+        rule_of({"type": "exact_mach"})
+    for unlike in ("zzz", 5, None, ["contains"]):
+        with pytest.raises(InvalidInput, match=r"type: must be one of [a-z_, 1]*$"):
+            rule_of({"type": unlike})
+
+
 def test_a_misspelt_field_of_a_scorer_is_named_with_the_nearest() -> None:
     with pytest.raises(InvalidInput, match="expceted: is not a field of contains; did you mean expected"):
         rule_of({"type": "contains", "expceted": "answer"})

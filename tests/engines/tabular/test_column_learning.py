@@ -26,11 +26,20 @@ from modelyard.parts.contracts.trainer import TrainerContract
 PROMPTS = ["parcel", "where is my parcel", "my long parcel invoice", "invoice", ""]
 """They share words, whose values differ with the others beside them."""
 
-answers = st.builds(
-    lambda asked, ids: TargetAnswer(prompt_features([Message(Role.USER, asked)]), (*ids, END_OF_TURN)),
-    st.sampled_from(PROMPTS),
-    st.lists(st.sampled_from([*encode("the parcel is here."), 0, 300, 511]), max_size=8),
-)
+tokens = st.sampled_from([*encode("the parcel is here."), 0, 300, 511])
+
+
+@st.composite
+def _answers(draw):
+    """Answers, and those of which a teacher names several tokens at each position."""
+    ids = (*draw(st.lists(tokens, max_size=8)), END_OF_TURN)
+    named = draw(st.lists(st.lists(tokens, max_size=3, unique=True), min_size=len(ids), max_size=len(ids)))
+    several = [tuple(dict.fromkeys((own, *others))) for own, others in zip(ids, named, strict=True)]
+    features = prompt_features([Message(Role.USER, draw(st.sampled_from(PROMPTS)))])
+    return TargetAnswer(features, ids, tuple(several) if draw(st.booleans()) else ())
+
+
+answers = _answers()
 steps = st.lists(st.tuples(st.lists(answers, max_size=4), st.integers(0, 99), st.sampled_from([1e-6, 5e-5, 1e-3])))
 
 
@@ -49,7 +58,7 @@ def started(size, seed=3):
 
 def derivatives_of(batch, seed):
     chance = random.Random(seed)
-    return [[chance.choice([0.0, chance.uniform(-1, 1)]) for _ in row.ids] for row in batch]
+    return [[chance.choice([0.0, chance.uniform(-1, 1)]) for _ in row.targets] for row in batch]
 
 
 def learnt(copy, made):

@@ -832,7 +832,7 @@ def test_a_method_that_no_trainer_lists_is_a_problem_of_the_model() -> None:
         body = {"model_id": client.model()["id"], "training_data_url": client.dataset(PAIR)}
         answer = client.send("POST", DPO_JOBS, body)
         assert (answer.status, answer.locs) == (422, [["body", "model_id"]])
-        assert "'tabular-mini' is trained here by rl, sft, not by dpo" in answer.json["detail"][0]["msg"]
+        assert "'tabular-mini' is trained here by distill, rl, sft, not by dpo" in answer.json["detail"][0]["msg"]
 
 
 # ---- resuming

@@ -109,3 +109,17 @@ def test_budgets_bound_prompts_as_they_bound_chats() -> None:
         platform.usage.set_budget("0.000001", entity="acme")
         with pytest.raises(BudgetExceeded):
             platform.compat.completions.complete(model="tabular-mini", prompt="a" * 100, max_tokens=9, entity="acme")
+
+
+def test_what_cannot_be_read_in_python_is_reported_as_a_chat_is() -> None:
+    happened: list[Any] = []
+    wrong: list[Any] = [{"temperature": 9}, {"temprature": 1}, {"stream": True}, {"prompt": ["a", "b"]}]
+    with open_platform(observer=happened.append) as platform:
+        for one in wrong:
+            for method in (platform.compat.completions.complete, platform.compat.completions.stream):
+                with pytest.raises(InvalidInput):
+                    method(**{"model": "echo", "prompt": "a", "project": "p", **one})
+    assert {(event.entity, event.project, event.model, event.code) for event in happened} == {
+        ("local", "p", "echo", "invalid_input")
+    }
+    assert len(happened) == 2 * len(wrong)

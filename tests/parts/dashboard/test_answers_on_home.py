@@ -41,7 +41,7 @@ def test_failures_and_times_are_shown_to_the_host() -> None:
             else:
                 platform.chat.complete(model="m", messages=words)
         shown = _home(Dashboard(platform, reader=host()))
-        assert "1 (25.0%)" in shown
+        assert "1 (25.0 %)" in shown
         assert "95 % within" in shown
 
 

@@ -804,7 +804,7 @@ def test_titles_are_names_and_choices_say_of_what() -> None:
         job.wait()
         run = platform.evaluations.run("quiz", "echo", [{"prompt": "a", "expected": "a", "topic": "t"}] * 2).run
         assert "<h1>SFT job of desk/bot</h1>" in reader.get(f"jobs/{job.id}")[1]
-        assert "<h1>Evaluate job</h1>" in reader.get(f"jobs/{platform.jobs.get(run.id).id}")[1]
+        assert "<h1>Evaluation of echo on quiz</h1>" in reader.get(f"jobs/{platform.jobs.get(run.id).id}")[1]
         listed = reader.get("jobs")[1]
         assert ">status: <" in listed
         assert ">kind: <" in listed

@@ -108,13 +108,15 @@ def test_a_trajectory_shows_every_turn_before_its_answer(turns: int) -> None:
         assert f"<pre>{escape(words)}</pre>" in found
 
 
-def test_how_to_begin_is_for_whoever_has_the_machine() -> None:
+def test_commands_to_begin_with_are_for_whoever_has_the_machine_and_pages_for_who_has_a_key() -> None:
     with open_platform() as platform:
         tenant = platform.keys.authenticate(platform.keys.create("acme").secret)
         shown = page(platform, reader=tenant)
-        assert "Begin here" not in shown
+        assert re.findall('[0-9]. [A-Z][^<]*<a href="/dashboard/([a-z]+)"', shown) == ["catalogue", "models", "runs"]
         assert "modelyard serve" not in shown
-        assert "No job is running" in shown
+        assert "No job is running" not in shown
+        platform.acting_as(tenant).chat.complete(model="echo", messages="x")
+        assert "Begin here" not in page(platform, reader=tenant)
 
 
 def test_usage_is_not_summed_to_find_out_whether_there_is_any(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def test_a_run_shows_its_curves_client_and_checkpoints(platform: Platform, shown
     run = platform.compat.training_runs.get(shown.run)
     assert "<title>loss</title>" in text
     assert "rank 4, on attn, mlp, unembed" in text
-    assert "sums 0.38.0" in text
+    assert "<bdi>sums</bdi> 0.38.0" in text
     paths = [f"tinker://{shown.run}/{name}" for name in ("weights/end", "weights/brief", "sampler_weights/sampled")]
     at = [text.index(path) for path in paths]
     assert at == sorted(at, reverse=True)

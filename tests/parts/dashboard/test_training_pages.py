@@ -239,3 +239,34 @@ def test_budgets_show_their_period_and_when_they_warn(platform: Platform) -> Non
     text = page(platform, "usage")
     assert "day" in text
     assert "80 %" in text
+
+
+def test_evaluations_of_deleted_checkpoints_stay_on_the_page_of_their_model() -> None:
+    rows = [{"prompt": "a", "expected": "b"}]
+    examples = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}]
+    with open_platform(project="bots") as platform:
+        model = platform.models.create("m", base_model="tabular-mini")
+        for _ in range(2):
+            platform.training.sft(model, examples).wait()
+        for step in (1, 2):
+            platform.evaluations.run("quiz", f"bots/m:step{step}", rows, "exact_match")
+        platform.models.delete_checkpoints(model, [1])
+        text = page(platform, "models", model.id)
+    shown = text.partition("Evaluated by")[2].partition("</section>")[0]
+    assert [step for step in ("step 2<", "step 1, deleted<") if step in shown] == ["step 2<", "step 1, deleted<"]
+
+
+def test_budgets_of_keys_and_projects_of_every_entity_are_shown_page_by_page() -> None:
+    with open_platform() as platform:
+        key = platform.keys.create("acme", name="web").key
+        platform.usage.set_budget("5", entity="acme", key_id=key.id)
+        platform.usage.set_budget("6", entity="acme", project="desk")
+        assert "project desk" in page(platform, "usage")
+        assert "key " in page(platform, "usage")
+        for number in range(60):
+            platform.usage.set_budget("7", entity=f"tenant-{number:02}")
+        first = page(platform, "usage")
+        (after,) = re.findall(r"budgets_after=([^\"&]+)", first)
+        second = page(platform, "usage", query=f"budgets_after={after}")
+        shown = {*re.findall(r"tenant-\d\d", first + second)}
+        assert len(shown) == 60

@@ -220,7 +220,7 @@ def test_a_platform_trains_on_artifacts_in_an_object_store(opened: Callable[...,
         model = platform.models.create("m", project="p", base_model="tabular-mini")
         assert platform.training.sft(model.id, rows).wait().status == "succeeded"
         platform.chat.complete(model="local/p/m", messages="ping")
-        assert platform.sweep(grace=0).removed == 0
+        assert platform.remove_orphans(grace=0).removed == 0
         assert set(opened().names())
 
 

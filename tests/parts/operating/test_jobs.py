@@ -110,7 +110,7 @@ def test_a_training_on_a_dataset_is_tried_again_with_the_same_request(platform: 
     assert (second.status, second.resume_step) == ("queued", 0)
     assert call("jobs", "retry", failed.id).stdout == told, "an equal job waits already"
     call("jobs", "cancel", again.id)
-    assert platform.retry(again.id).status == "queued"
+    assert platform.jobs.retry(again.id).status == "queued"
 
 
 def _stored(platform: Platform, id: str) -> Any:
@@ -125,10 +125,10 @@ def test_what_cannot_be_tried_again_says_why(platform: Platform) -> None:
     own.cancel()
     assert "rows were removed" in call("jobs", "retry", own.id, status=1).stderr
     with pytest.raises(Conflict):
-        platform.retry(own.id)
+        platform.jobs.retry(own.id)
     other = platform.acting_as(platform.keys.create("other").key.principal())
     with pytest.raises(NotFound):
-        other.retry(own.id)
+        other.jobs.retry(own.id)
 
 
 def test_an_evaluation_that_failed_goes_on_and_one_that_was_cancelled_does_not(platform: Platform) -> None:

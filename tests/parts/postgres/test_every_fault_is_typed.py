@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ from modelyard.errors import OutcomeUnknown, RecordNotFound, StoreBusy, StoreClo
 from modelyard.parts.postgres import store as store_module
 from modelyard.parts.postgres.round_trips_fast import PipelinedConnection
 from modelyard.parts.postgres.store import PostgresStore, migrate
-from modelyard.protocols import ClaimingStore, MonthlyStore, NextClaim, Store
+from modelyard.protocols import MonthlyStore, Store
 from modelyard.stores import Index, Record
 from modelyard.testing import CONTRACT_RECORDS
 from postgres_server import PostgresServer
@@ -29,7 +28,6 @@ class Line:
 
 
 IMPATIENT = 0.05
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RECORDS = [*CONTRACT_RECORDS, Record(Line, "lines", ("id",), indexes={"all": Index(())}, months="id")]
 Fault = Callable[[Any], None]
 
@@ -48,14 +46,13 @@ CALLS: Mapping[str, Sequence[Call]] = {
     "months": [lambda store: store.months(Line)],
     "month_page": [_page_of_a_month],
     "drop_month": [_month_dropped],
-    "claim_next": [lambda store: store.claim_next(NextClaim("a", {}, 1, NOW, "w", "", True, True, False))],
     "other_tables": [lambda store: store.other_tables()],
     **STORE_CALLS,  # the last one closes it
 }
 
 
 def test_no_method_is_left_out() -> None:
-    assert methods_of(Store, MonthlyStore, ClaimingStore) <= {*CALLS}
+    assert methods_of(Store, MonthlyStore) <= {*CALLS}
 
 
 # ---- faults --------------------------------------------------------------------------------------------------------

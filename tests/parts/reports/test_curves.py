@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.parts.reports.curves import curves
-from modelyard.parts.reports.line_plot import POINTED_AT, SMALL, WIDTH, Series
+from modelyard.parts.reports.line_plot import NARROW, POINTED_AT, SMALL, WIDTH, Series
 
 VALUES = st.floats(-1e6, 1e6).filter(lambda value: value == 0 or abs(value) > 1e-3)
 LINES = st.lists(VALUES, min_size=1, max_size=8)
@@ -33,10 +33,11 @@ def test_each_metric_is_drawn_or_said(metrics: dict[str, list[float]]) -> None:
 
 def test_the_first_curve_is_large_and_the_others_are_folded() -> None:
     page = curves({name: [series(1, 2)] for name in ("entropy", "loss", "grad_norm")}, "step")
-    assert drawings(page) == ["loss", "entropy", "grad_norm"]
-    assert re.findall(r'viewBox="0 0 (\d+) ', page) == [str(WIDTH), str(SMALL[0]), str(SMALL[0])]
     large, rest = page.split("<details>")
-    assert drawings(large) == ["loss"]
+    assert drawings(large) == ["loss", "loss"], "for a wide screen and for a narrow one"
+    assert drawings(rest) == ["entropy", "grad_norm"]
+    widths = [WIDTH, NARROW[0], SMALL[0], SMALL[0]]
+    assert re.findall(r'viewBox="0 0 (\d+) ', page) == [*map(str, widths)]
     assert "2 more curves" in rest
 
 
@@ -44,7 +45,7 @@ def test_the_reward_is_drawn_with_what_is_held_out() -> None:
     page = curves(
         {"reward": [series(0.1, 0.5, name="reward")], "held_out": [series(0.2, 0.4, name="held_out")]}, "round"
     )
-    assert drawings(page) == ["reward and held_out"]
+    assert drawings(page) == ["reward and held_out"] * 2
     assert ">reward</text>" in page
     assert ">held_out</text>" in page
     assert "more curve" not in page

@@ -87,6 +87,9 @@ def test_a_value_is_shown_with_what_it_holds(platform: Platform) -> None:
     shown: Any = [
         (model, "demo", "tabular-mini"),
         (made, "&lt;script&gt;", "stop", "prompt tokens"),
+        (platform.models.checkpoint(model, 1), "loss", "digest"),
+        (platform.jobs.list().page().items[0], "sft", "succeeded"),
+        (platform.catalogue.get("tabular-mini"), "tabular-mini", "pricing"),
         (split, split.train.url, split.held_out.url, "rows"),
         (platform.models.lineage(model, 1), "prod", "sft", "quiz", split.train.url),
         (platform.evaluations.runs.lineage(again.id), "sources", "quiz"),

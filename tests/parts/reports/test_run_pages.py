@@ -203,7 +203,7 @@ def test_text_is_a_table_that_cannot_steer_a_terminal(platform: Platform, scored
 def test_the_text_of_a_run_names_the_first_errors_and_how_trials_and_rows_were_put_together(
     platform: Platform, scored_runs: Any
 ) -> None:
-    answers = [scored_runs.answer(f"q{n}", error="timed out", more={"text": n % 2}) for n in range(5)]
+    answers = [scored_runs.answer(f"q{n}", error=f"timed out {n}", more={"text": n % 2}) for n in range(5)]
     again = scored_runs.answer("q9", scores={"exact": True}, more={"text": 0})
     run = scored_runs.add(platform, [*answers, again, attrs.evolve(again, trial=1)])
     text = str(platform.evaluations.report(run, reducer="min", cluster_by="text"))
@@ -393,3 +393,22 @@ def first_pixel(png: bytes) -> bytes:
         packed += png[at + 8 : at + 8 + length] if kind == b"IDAT" else b""
         at += 12 + length
     return zlib.decompress(packed)[1:4]
+
+
+def test_equal_errors_are_one_line_with_their_count() -> None:
+    """On the page, as text and as Markdown; the rows of each are named."""
+    rows = [{"prompt": str(number), "expected": "b"} for number in range(6)]
+
+    def answer(row: Any) -> str:
+        raise ValueError("alone" if row["prompt"] == "3" else "again and again")
+
+    with open_platform() as platform:
+        report = platform.evaluations.report(platform.evaluations.run("quiz", answer, rows, "exact_match"))
+        notes, shown = report.aggregate.failures, report.html
+        text, comment = str(report), report.markdown
+    errors = shown.partition("6 of 6 rows on which")[2].partition("</section>")[0]
+    assert [errors.count(words) for words in ("again and again", "alone", "4 more")] == [1, 1, 1]
+    assert errors.index("again and again") < errors.index("alone")
+    assert all(note.digest[:10] in errors for note in notes)
+    assert [text.count(words) for words in (" and 4 more: ", "again and again", "alone")] == [1, 1, 1]
+    assert [comment.count(words) for words in ("again and again", "alone", "such as")] == [1, 1, 1]

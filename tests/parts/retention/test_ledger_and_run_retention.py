@@ -52,17 +52,17 @@ def test_what_is_old_goes_into_a_file_and_the_rest_stays(
         booked = [row.id for row in platform.usage.list()]
 
         file = tmp_path / "ledger.jsonl"
-        assert platform.keep_ledger(30, file) == len(booked) - 4
+        assert platform.keep.ledger(30, file) == len(booked) - 4
         assert sorted(one["id"] for one in lines(file)) == sorted(booked[:-4])
         assert set(old) < {one["id"] for one in lines(file)}
         assert [row.id for row in platform.usage.list()] == booked[-4:]
         assert booked[-1] == young
         assert platform.usage.total() == totals
         assert has_dropped(store, LedgerEntry, f"ledger_{begun:%Y_%m}")
-        assert platform.keep_ledger(30, file) == 0
+        assert platform.keep.ledger(30, file) == 0
 
         file = tmp_path / "runs.jsonl"
-        assert (removed := platform.keep_runs(30, file)).runs == 1
+        assert (removed := platform.keep.runs(30, file)).runs == 1
         assert [run.id for run in platform.evaluations.runs.list(project="p")] == [second.id]
         run, *parts = lines(file)
         assert (run["id"], len(parts)) == (first.id, removed.parts)
@@ -87,12 +87,12 @@ def test_a_month_of_events_goes_once_every_job_of_it_has_ended(tmp_path: Path, s
         before, waiting = events()
         assert before > 1
         file = tmp_path / "events.jsonl"
-        removed = platform.keep_events(30, file)
+        removed = platform.keep.events(30, file)
         assert (removed.jobs, removed.events, len(lines(file))) == (1, before, before)
         assert events() == [0, waiting]
         assert not isinstance(store, MonthlyStore) or not has_dropped(store, JobEvent, month)
         platform.evaluations.runs.cancel(queued.id)
         clock.advance(days=80)
-        assert platform.keep_events(30).jobs == 1
+        assert platform.keep.events(30).jobs == 1
         assert has_dropped(store, JobEvent, month)
         assert events() == [0, 0]

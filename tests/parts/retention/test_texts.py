@@ -195,19 +195,19 @@ def test_old_texts_go_and_the_young_stay(opened: Platform, acting: Any, yard: Pa
     assert all(before.values()), "each class that ages has records here"
     opened.clock.advance(days=31)  # type: ignore[attr-defined]
     young = view.chat.complete(model="echo", messages="a young question", store=True)
-    removed = opened.keep_texts(30)
+    removed = opened.keep.texts(30)
     assert removed.records == sum(map(len, before.values()))
     assert removed.files >= 3
     assert {record.cls: _all(opened, record) for record in aged if _all(opened, record)} == {
         StoredCompletion: [view.chat.get(young.id)]
     }
     assert opened.health.check_files() == []
-    assert opened.keep_texts(30).records == 0
+    assert opened.keep.texts(30).records == 0
     assert len([*opened.usage.list(entity="acme")]) > 1
     with pytest.raises(InvalidInput):
-        opened.keep_texts(0)
+        opened.keep.texts(0)
     with pytest.raises(Forbidden):
-        view.keep_texts(30)
+        view.keep.texts(30)
 
 
 def _all(platform: Platform, record: Record) -> list[Any]:
@@ -229,22 +229,22 @@ def test_texts_go_by_entity_and_project_on_every_store(store: Store, tmp_path: P
             record = next(record for record in RECORDS if record.cls is StoredCompletion)
             return sorted({(one.entity, one.project) for one in _all(platform, record)})
 
-        assert platform.keep_texts(11).records == 0
-        assert platform.keep_texts(9, entity="acme", project="a").records == 90
+        assert platform.keep.texts(11).records == 0
+        assert platform.keep.texts(9, entity="acme", project="a").records == 90
         assert left() == [("acme", "b"), ("other", "a")]
-        assert platform.keep_texts(9, project="a").records == 90
+        assert platform.keep.texts(9, project="a").records == 90
         assert left() == [("acme", "b")]
-        assert platform.keep_texts(9).records == 90
+        assert platform.keep.texts(9).records == 90
         assert left() == []
 
 
 def test_a_response_that_still_runs_stays(opened: Platform) -> None:
     waiting = opened.compat.responses.create(model="echo", input="in a while", background=True)
     opened.clock.advance(days=2)  # type: ignore[attr-defined]
-    assert opened.keep_texts(1).records == 0
+    assert opened.keep.texts(1).records == 0
     opened.worker().run_until_idle()
     assert opened.compat.responses.get(waiting.id).ended
-    assert opened.keep_texts(1).records == 1
+    assert opened.keep.texts(1).records == 1
     assert _all(opened, next(record for record in RECORDS if record.cls is ModelResponse)) == []
 
 
@@ -350,7 +350,7 @@ def test_the_host_deletes_an_entity_over_http(opened: Platform, acting: Any) -> 
 @each_case("days", [0, -1, float("inf"), float("nan"), 1e300, "3", None, True])
 def test_an_age_is_a_number_of_days_that_there_may_have_been(days: Any) -> None:
     with open_platform() as platform, pytest.raises(InvalidInput, match="days: must be a number above 0"):
-        platform.keep_texts(days)
+        platform.keep.texts(days)
 
 
 @pytest.mark.parametrize("days", ["0", "-1", "inf", "nan", "1e300", "1e9d", "x"])

@@ -88,7 +88,7 @@ QUEUED: Mapping[str, Callable[[Platform], object]] = {
 
 def forget(yard: Platform) -> None:
     yard.clock.advance(days=2)  # type: ignore[attr-defined]
-    for rule in (yard.keep_texts, yard.keep_runs, yard.keep_events):
+    for rule in (yard.keep.texts, yard.keep.runs, yard.keep.events):
         rule(1)
 
 
@@ -124,17 +124,17 @@ def test_a_job_that_waited_until_all_was_old_still_succeeds(yard: Platform, kind
     forget(yard)
     for cls in (StoredFile, ModelResponse, EvaluationRun):
         assert yard._runtime.store.read(lambda snapshot, cls=cls: snapshot.scan(cls, None, 9)) == []
-    assert yard.sweep(0).removed == 0
+    assert yard.remove_orphans(0).removed == 0
 
 
 def test_a_batch_is_answered_if_its_file_is_older_than_what_is_kept(yard: Platform) -> None:
     file = upload(yard, LINE, "batch")
     yard.clock.advance(days=2)  # type: ignore[attr-defined]
     batch = yard.compat.batches.create(file.id, endpoint=URL)
-    assert yard.keep_texts(1).records == 0
+    assert yard.keep.texts(1).records == 0
     yard.worker().run_until_idle()
     assert yard.compat.batches.get(batch.id).status == "completed"
-    assert yard.keep_texts(1).records == 1
+    assert yard.keep.texts(1).records == 1
     with pytest.raises(NotFound):
         yard.compat.files.get(file.id)
 
@@ -160,7 +160,7 @@ def test_what_is_asked_while_texts_go_is_refused_or_read(
             return real(*given)
 
         monkeypatch.setattr(texts, "_old", old)
-        assert yard.keep_texts(1).records == 0
+        assert yard.keep.texts(1).records == 0
         yard.worker().run_until_idle()
         assert yard.compat.batches.get(asked[0]).status == "completed"
         assert yard.compat.responses.get(asked[1]).status == "completed"
@@ -170,7 +170,7 @@ def test_what_is_asked_while_texts_go_is_refused_or_read(
 
     def removing(step: Any, durable: bool = True) -> Any:
         monkeypatch.setattr(store, "transact", transact)
-        assert yard.keep_texts(1).records == (2 if "file" in here else 1)
+        assert yard.keep.texts(1).records == (2 if "file" in here else 1)
         return transact(step, durable)
 
     here = ["file"]
@@ -209,13 +209,13 @@ def test_pages_are_read_by_age_and_no_further_than_what_is_old(
             return found
 
         monkeypatch.setattr(texts, "_page", page)
-        assert platform.keep_texts(1).records == 7
+        assert platform.keep.texts(1).records == 7
         assert max(read) <= 3
         assert sum(read) <= 7 + 5 + 2 * 3, "some of the young of each class at most"
         assert len([*platform.chat.list()]) == 20
         for batch in platform.compat.batches.list():
             platform.compat.batches.cancel(batch.id)
-        assert platform.keep_texts(1).records == 5
+        assert platform.keep.texts(1).records == 5
 
 
 @pytest.mark.slow
@@ -242,7 +242,7 @@ def test_of_any_tree_of_responses_what_queued_ones_continue_stays(links: list[tu
                 needed.add(at)
                 at = above[at]
         clock.advance(days=2)
-        yard.keep_texts(1)
+        yard.keep.texts(1)
         assert {one.id for one in yard.compat.responses.list()} == needed
         yard.worker().run_until_idle()
         assert all(yard.compat.responses.get(id).status == "completed" for id in kept)

@@ -64,7 +64,7 @@ def run_through(at: int, after: bool) -> tuple[bool, list[object], str, object]:
         answers = driven.answers(*futures)
         assert [one.status for one in answers] == [FutureStatus.DONE] * len(futures)
         shown = [dict(one.result) or dict(one.answer) for one in answers]
-        report = platform.sweep(grace=0.0)
+        report = platform.remove_orphans(grace=0.0)
         assert report.missing == ()
         return lost, shown, driven.digest("end"), platform.compat.training_runs.get(driven.run).steps
 

@@ -20,7 +20,7 @@ def test_a_path_is_saved_again_only_with_overwrite(driven: Driven) -> None:
     assert "exists already" in answers[1].error
     assert answers[0].result["path"] == answers[2].result["path"]
     assert [one.step for one in driven.platform.compat.training_runs.weights.of_run(driven.run)] == [2]
-    report = driven.platform.sweep(grace=0.0)
+    report = driven.platform.remove_orphans(grace=0.0)
     assert (report.removed, report.missing) == (0, ())
 
 
@@ -89,7 +89,7 @@ def test_weights_are_deleted_with_their_checkpoint_unless_that_is_pinned(driven:
         with pytest.raises(NotFound):
             runs.weights.get(f"tinker://{driven.run}/weights/{name}")
     assert [one.step for one in models.checkpoints(model)] == [0, 2]
-    report = driven.platform.sweep(grace=0.0)
+    report = driven.platform.remove_orphans(grace=0.0)
     assert (report.removed, report.missing) == (0, ())
 
 

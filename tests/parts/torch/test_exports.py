@@ -108,7 +108,7 @@ def call(*words: object, status: int = 0) -> Any:
 
 
 def test_peft_loads_an_exported_adapter_as_it_is(yard: Platform, tmp_path: Path) -> None:
-    yard.export_model(trained(yard, "tiny"), tmp_path / "adapter")
+    yard.models.export(trained(yard, "tiny"), tmp_path / "adapter")
     network = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter").eval()
     assert_same_answer(answered_there(network, tmp_path / "adapter"), answered_here(yard, "local/demo/counter:step1"))
     assert {"README.md", "tokenizer.json", "chat_template.jinja"} <= {*os.listdir(tmp_path / "adapter")}
@@ -119,7 +119,7 @@ def test_an_adapter_names_its_base_as_the_hub_does(one: Platform, tmp_path: Path
     taken = take(one._runtime, one._principal, model, None, None)
     source = {"hub_id": "org/tiny", "revision": "a" * 40, "endpoint": "https://hub"}
     _as_of_hub(one, source)
-    one.export_model(model, tmp_path / "adapter")
+    one.models.export(model, tmp_path / "adapter")
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_bytes())
     assert (config["base_model_name_or_path"], config["revision"]) == ("org/tiny", "a" * 40)
     assert taken.base.path not in (tmp_path / "adapter" / "README.md").read_text()
@@ -135,11 +135,11 @@ def _as_of_hub(platform: Platform, source: dict[str, str]) -> None:
 
 def test_an_adapter_that_comes_back_is_the_same_checkpoint(yard: Platform, tmp_path: Path) -> None:
     model = trained(yard, "tiny")
-    yard.export_model(model, tmp_path / "adapter")
-    back = yard.import_adapter(tmp_path / "adapter", "again", project="demo")
+    yard.models.export(model, tmp_path / "adapter")
+    back = yard.models.import_adapter(tmp_path / "adapter", "again", project="demo")
     assert back.digest == yard.models.checkpoint(model, 1).digest
     assert answered_here(yard, "local/demo/again:step1") == answered_here(yard, "local/demo/counter:step1")
-    assert yard.import_adapter(tmp_path / "adapter", "demo/again").step == 2
+    assert yard.models.import_adapter(tmp_path / "adapter", "demo/again").step == 2
 
 
 def test_an_adapter_that_peft_made_answers_as_there_and_is_trained_on(yard: Platform, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_an_adapter_that_peft_made_answers_as_there_and_is_trained_on(yard: Plat
             if "lora_B" in name:
                 weights.normal_(generator=torch.Generator().manual_seed(len(name)))
     network.save_pretrained(tmp_path / "made")
-    found = yard.import_adapter(tmp_path / "made", "theirs", project="demo")
+    found = yard.models.import_adapter(tmp_path / "made", "theirs", project="demo")
     assert_same_answer(answered_there(network.eval(), Path(base)), answered_here(yard, "local/demo/theirs:step1"))
     assert yard.models.lineage("demo/theirs", found.step).job_id is None
 
@@ -169,30 +169,30 @@ def test_an_adapter_that_peft_made_answers_as_there_and_is_trained_on(yard: Plat
 def test_an_adapter_that_does_not_fit_is_refused(
     one: Platform, tmp_path: Path, change: dict[str, Any], at: str
 ) -> None:
-    one.export_model(trained(one, "tiny"), tmp_path / "adapter")
+    one.models.export(trained(one, "tiny"), tmp_path / "adapter")
     path = tmp_path / "adapter" / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_bytes()) | change))
     with pytest.raises(InvalidInput, match=at):
-        one.import_adapter(tmp_path / "adapter", "again", project="demo")
+        one.models.import_adapter(tmp_path / "adapter", "again", project="demo")
     assert one.models.find("again", project="demo") is None
 
 
 def test_an_adapter_of_an_unknown_base_or_without_files_is_refused(one: Platform, tmp_path: Path) -> None:
-    one.export_model(trained(one, "tiny"), tmp_path / "adapter")
+    one.models.export(trained(one, "tiny"), tmp_path / "adapter")
     with pytest.raises(NotFound, match="tiny"):
-        one.import_adapter(tmp_path / "adapter", "again", project="demo", base_model="other")
+        one.models.import_adapter(tmp_path / "adapter", "again", project="demo", base_model="other")
     (tmp_path / "adapter" / "adapter_model.safetensors").write_bytes(b"no")
     with pytest.raises(InvalidInput, match="adapter_model"):
-        one.import_adapter(tmp_path / "adapter", "again", project="demo")
+        one.models.import_adapter(tmp_path / "adapter", "again", project="demo")
     with pytest.raises(InvalidInput, match="adapter_config"):
-        one.import_adapter(tmp_path, "again", project="demo")
+        one.models.import_adapter(tmp_path, "again", project="demo")
 
 
 # ---- merged --------------------------------------------------------------------------------------------------------
 
 
 def test_a_merged_folder_answers_as_the_adapter_does(yard: Platform, tmp_path: Path) -> None:
-    yard.export_model(trained(yard, "tiny"), tmp_path / "merged", merged=True)
+    yard.models.export(trained(yard, "tiny"), tmp_path / "merged", merged=True)
     want = answered_here(yard, "local/demo/counter:step1")
     network = AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
     assert_same_answer(answered_there(network, tmp_path / "merged"), want)
@@ -202,8 +202,8 @@ def test_a_merged_folder_answers_as_the_adapter_does(yard: Platform, tmp_path: P
 
 def test_merged_weights_are_those_that_peft_merges(yard: Platform, tmp_path: Path) -> None:
     model = trained(yard, "tiny")
-    yard.export_model(model, tmp_path / "adapter")
-    yard.export_model(model, tmp_path / "merged", merged=True)
+    yard.models.export(model, tmp_path / "adapter")
+    yard.models.export(model, tmp_path / "merged", merged=True)
     peft = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter").merge_and_unload()
     found = load_file(tmp_path / "merged" / "model.safetensors")
     for name, weights in peft.state_dict().items():
@@ -213,7 +213,7 @@ def test_merged_weights_are_those_that_peft_merges(yard: Platform, tmp_path: Pat
 
 def test_the_untouched_base_comes_out_as_it_is(one: Platform, folder: Path, tmp_path: Path) -> None:
     one.models.create("counter", project="demo", base_model="tiny")
-    one.export_model("demo/counter", tmp_path / "merged", merged=True)
+    one.models.export("demo/counter", tmp_path / "merged", merged=True)
     want, found = (load_file(place / "model.safetensors") for place in (folder, tmp_path / "merged"))
     assert want.keys() == found.keys()
     assert all(torch.equal(want[name], found[name]) for name in want)
@@ -225,13 +225,13 @@ def test_all_trained_weights_are_written_as_they_are(folder: Path, tmp_path: Pat
     with open_platform() as yard:
         yard.add_base_model(folder, id="tiny", tuning=Tuning.FULL)
         model = trained(yard, "tiny")
-        yard.export_model(model, tmp_path / "merged", merged=True)
+        yard.models.export(model, tmp_path / "merged", merged=True)
         with yard.models.open_file(model, 1, "model.safetensors") as file:
             (tmp_path / "kept.safetensors").write_bytes(file.read())
         yard.add_base_model(tmp_path / "merged", id="merged")
         assert answered_here(yard, "merged") == answered_here(yard, "local/demo/counter:step1")
         with pytest.raises(InvalidInput, match="merged"):
-            yard.export_model(model, tmp_path / "adapter")
+            yard.models.export(model, tmp_path / "adapter")
     found, want = load_file(tmp_path / "merged" / "model.safetensors"), load_file(tmp_path / "kept.safetensors")
     assert all(torch.equal(found[name], want[name]) for name in found)
 
@@ -243,7 +243,7 @@ def test_an_adapter_of_a_shared_head_gets_a_head_of_its_own(folder: Path, tmp_pa
     shape = LoraShape(4, 8, ("lm_head", "q_proj"))
     with open_platform(trainers=[LocalTrainer(base, shape=shape)]) as yard:
         yard.add_base_model(folder, id="tiny")
-        yard.export_model(trained(yard, "tiny"), tmp_path / "merged", merged=True)
+        yard.models.export(trained(yard, "tiny"), tmp_path / "merged", merged=True)
         want = answered_here(yard, "local/demo/counter:step1")
     network = AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
     assert network.lm_head.weight is not network.model.embed_tokens.weight
@@ -252,8 +252,8 @@ def test_an_adapter_of_a_shared_head_gets_a_head_of_its_own(folder: Path, tmp_pa
 
 def test_merged_weights_take_another_type_if_asked(one: Platform, tmp_path: Path) -> None:
     model = trained(one, "tiny")
-    one.export_model(model, tmp_path / "narrow", merged=True, dtype="bfloat16")
-    one.export_model(model, tmp_path / "wide", merged=True)
+    one.models.export(model, tmp_path / "narrow", merged=True, dtype="bfloat16")
+    one.models.export(model, tmp_path / "wide", merged=True)
     narrow, wide = (load_file(tmp_path / name / "model.safetensors") for name in ("narrow", "wide"))
     assert all(torch.equal(narrow[name], wide[name].bfloat16()) for name in wide)
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "narrow").dtype is torch.bfloat16
@@ -271,7 +271,7 @@ def test_numbers_that_a_type_does_not_hold_are_refused(folder: Path, tmp_path: P
         yard.add_base_model(tmp_path / "large", id="large")
         yard.models.create("counter", project="demo", base_model="large")
         with pytest.raises(InvalidInput, match=r"model\.norm\.weight.*float16"):
-            yard.export_model("demo/counter", tmp_path / "merged", merged=True, dtype="float16")
+            yard.models.export("demo/counter", tmp_path / "merged", merged=True, dtype="float16")
     assert os.listdir(tmp_path) == ["large"]
 
 
@@ -287,7 +287,7 @@ def test_weights_come_in_shards_with_an_index(folder: Path, tmp_path: Path) -> N
     with open_platform() as yard:
         yard.add_base_model(tmp_path / "sharded", id="sharded")
         yard.models.create("counter", project="demo", base_model="sharded")
-        yard.export_model("demo/counter", tmp_path / "merged", merged=True)
+        yard.models.export("demo/counter", tmp_path / "merged", merged=True)
     found = load_file(tmp_path / "merged" / "model.safetensors")
     assert all(torch.equal(found[name], weights[name]) for name in weights)
 
@@ -303,8 +303,10 @@ def test_every_family_is_merged_as_it_is_served(family: str, folder: Path, tmp_p
     base, _ = build_family(folder, tmp_path / "base", family, FAMILIES[family])
     with open_platform() as yard:
         yard.add_base_model(base, id="base")
-        yard.import_adapter(random_adapter(base, tmp_path / "adapter"), "tuned", project="demo", base_model="base")
-        yard.export_model("demo/tuned", tmp_path / "merged", merged=True)
+        yard.models.import_adapter(
+            random_adapter(base, tmp_path / "adapter"), "tuned", project="demo", base_model="base"
+        )
+        yard.models.export("demo/tuned", tmp_path / "merged", merged=True)
         want = answered_here(yard, "local/demo/tuned:step1")
         assert want != answered_here(yard, "base")
     network = AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
@@ -331,7 +333,7 @@ def test_layers_that_are_stored_in_another_form_are_refused_by_name(
     model = trained(one, "tiny")
     monkeypatch.setattr(Layout, "stored_as", lambda *_: None)
     with pytest.raises(InvalidInput, match=r"Qwen3ForCausalLM stores .*q_proj|Qwen3ForCausalLM stores .*proj"):
-        one.export_model(model, tmp_path / "merged", merged=True)
+        one.models.export(model, tmp_path / "merged", merged=True)
     assert os.listdir(tmp_path) == []
 
 
@@ -350,7 +352,7 @@ def test_a_cut_leaves_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(written_whole, "_sync", cut)
         with pytest.raises(KeyboardInterrupt):
-            one.export_model(model, tmp_path / "out", **form)
+            one.models.export(model, tmp_path / "out", **form)
     assert os.listdir(tmp_path) == []
 
 
@@ -368,7 +370,7 @@ def test_what_a_killed_process_leaves_is_not_a_model(
         return plain(self, name)
 
     monkeypatch.setattr(merging.MergedWeights, "tensor", watched)
-    one.export_model(model, tmp_path / "out", merged=True)
+    one.models.export(model, tmp_path / "out", merged=True)
     assert seen
     assert not any("config.json" in names for names in seen)
 
@@ -381,7 +383,7 @@ def test_a_full_disk_is_said(one: Platform, tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(written_whole, "_sync", full)
     with pytest.raises(StorageFull, match="make room"):
-        one.export_model(model, tmp_path / "out")
+        one.models.export(model, tmp_path / "out")
     assert os.listdir(tmp_path) == []
 
 
@@ -390,9 +392,9 @@ def test_nothing_is_written_over(one: Platform, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     for form in ({}, {"merged": True}, {"gguf": "f16"}):
         with pytest.raises(Conflict, match="there already"):
-            one.export_model(model, tmp_path / "out", **form)  # type: ignore[arg-type]
+            one.models.export(model, tmp_path / "out", **form)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="there is no folder"):
-        one.export_model(model, tmp_path / "no" / "out")
+        one.models.export(model, tmp_path / "no" / "out")
 
 
 def test_only_one_writer_gets_a_place(one: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,35 +409,35 @@ def test_only_one_writer_gets_a_place(one: Platform, tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(written_whole, "_sync", slow)
     with pytest.raises(Conflict):
-        one.export_model(model, tmp_path / "out")
+        one.models.export(model, tmp_path / "out")
     assert [*os.walk(tmp_path)][1:] == [(str(tmp_path / "out"), [], ["theirs"])]
 
 
 def test_what_is_asked_must_fit_together(one: Platform, tmp_path: Path) -> None:
     model = trained(one, "tiny")
     one.models.promote(model, 1)
-    one.export_model(model, tmp_path / "prod", alias="prod")
+    one.models.export(model, tmp_path / "prod", alias="prod")
     with pytest.raises(InvalidInput, match="choose one"):
-        one.export_model(model, tmp_path / "out", merged=True, gguf="f16")
+        one.models.export(model, tmp_path / "out", merged=True, gguf="f16")
     with pytest.raises(InvalidInput, match="dtype"):
-        one.export_model(model, tmp_path / "out", dtype="float16")
+        one.models.export(model, tmp_path / "out", dtype="float16")
     with pytest.raises(InvalidInput, match="float8"):
-        one.export_model(model, tmp_path / "out", merged=True, dtype="float8")  # type: ignore[arg-type]
+        one.models.export(model, tmp_path / "out", merged=True, dtype="float8")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="alias"):
-        one.export_model(model, tmp_path / "out", alias="prod", step=1)
+        one.models.export(model, tmp_path / "out", alias="prod", step=1)
     with pytest.raises(NotFound):
-        one.export_model(model, tmp_path / "out", alias="none")
+        one.models.export(model, tmp_path / "out", alias="none")
     with pytest.raises(InvalidInput, match="step 0"):
-        one.export_model(model, tmp_path / "out", step=0)
+        one.models.export(model, tmp_path / "out", step=0)
     with pytest.raises(InvalidInput, match="ftp"):
-        one.export_model(model, "ftp://host/out")
+        one.models.export(model, "ftp://host/out")
 
 
 def test_what_is_not_trained_here_is_refused(tmp_path: Path) -> None:
     with open_platform() as yard:
         yard.models.create("counter", project="demo", base_model="tabular-mini")
         with pytest.raises(InvalidInput, match="tabular-mini"):
-            yard.export_model("demo/counter", tmp_path / "out")
+            yard.models.export("demo/counter", tmp_path / "out")
 
 
 def test_a_base_model_that_has_changed_is_not_merged(folder: Path, tmp_path: Path) -> None:
@@ -445,14 +447,14 @@ def test_a_base_model_that_has_changed_is_not_merged(folder: Path, tmp_path: Pat
         model = trained(yard, "tiny")
         (tmp_path / "base" / "config.json").write_text("{}")
         with pytest.raises(BackendError, match="put back"):
-            yard.export_model(model, tmp_path / "out", merged=True)
+            yard.models.export(model, tmp_path / "out", merged=True)
 
 
 def test_only_the_host_exports_and_imports(one: Platform) -> None:
     tenant = one.acting_as(Principal("somebody", "acme", Scope("acme")))
-    for name in ("export_model", "push_model", "import_adapter"):
+    for name in ("export", "push", "import_adapter"):
         with pytest.raises(Forbidden):
-            getattr(tenant, name)
+            getattr(tenant.models, name)
 
 
 # ---- the card ------------------------------------------------------------------------------------------------------
@@ -468,7 +470,7 @@ def test_the_card_says_what_is_known_and_nothing_of_the_machine(one: Platform, t
         one.evaluations.run("exam", f"local/demo/counter:step{step}", exam, "token_f1", project="demo", max_tokens=3)
     one.models.promote(model, 1)
     one.models.promote(model, 2, require=NotWorse("exam"))
-    one.export_model(model, tmp_path / "out", license="apache-2.0")
+    one.models.export(model, tmp_path / "out", license="apache-2.0")
     card = (tmp_path / "out" / "README.md").read_text()
     front, body = re.fullmatch(r"---\n(.*?)\n---\n(.*)", card, re.DOTALL).groups()  # type: ignore[union-attr]
     found = yaml.safe_load(front)
@@ -489,7 +491,7 @@ def test_the_card_says_what_is_known_and_nothing_of_the_machine(one: Platform, t
 
 def test_the_card_leaves_out_what_is_not_known(one: Platform, tmp_path: Path) -> None:
     one.models.create("counter", project="demo", base_model="tiny")
-    one.export_model("demo/counter", tmp_path / "out", merged=True)
+    one.models.export("demo/counter", tmp_path / "out", merged=True)
     card = (tmp_path / "out" / "README.md").read_text()
     assert "license" not in card
     assert "base_model" not in card

@@ -58,11 +58,11 @@ def test_a_file_comes_back_with_its_weights_and_answers(
 ) -> None:
     with open_platform() as yard:
         yard.add_base_model(bases[family], id="base")
-        yard.import_adapter(
+        yard.models.import_adapter(
             random_adapter(bases[family], tmp_path / "adapter"), "tuned", project="d", base_model="base"
         )
-        yard.export_model("d/tuned", tmp_path / "merged", merged=True)
-        yard.export_model("d/tuned", tmp_path / "file.gguf", gguf=kind)
+        yard.models.export("d/tuned", tmp_path / "merged", merged=True)
+        yard.models.export("d/tuned", tmp_path / "file.gguf", gguf=kind)
         yard.add_base_model(tmp_path / "file.gguf", id="back")
         want = load_file(tmp_path / "merged" / "model.safetensors")
         found = load_file(tmp_path / "file" / "model.safetensors")
@@ -77,7 +77,7 @@ def test_a_file_comes_back_with_its_weights_and_answers(
 def test_the_template_and_the_tokens_are_carried(folder: Path, tmp_path: Path) -> None:
     with open_platform() as yard:
         yard.add_base_model(folder, id="tiny")
-        yard.export_model(trained(yard, "tiny"), tmp_path / "file.gguf", gguf="f16", license="mit")
+        yard.models.export(trained(yard, "tiny"), tmp_path / "file.gguf", gguf="f16", license="mit")
     reader = gguf.GGUFReader(tmp_path / "file.gguf")
     fields = {name: field.contents() for name, field in reader.fields.items()}
     assert fields["tokenizer.chat_template"] == (folder / "chat_template.jinja").read_text()
@@ -99,13 +99,13 @@ def test_nothing_is_written_over_and_a_refusal_leaves_nothing(folder: Path, tmp_
         yard.add_base_model(tmp_path / "base", id="tiny")
         yard.models.create("counter", project="demo", base_model="tiny")
         with pytest.raises(InvalidInput, match=r"too large for f16"):
-            yard.export_model("demo/counter", tmp_path / "file.gguf", gguf="f16")
+            yard.models.export("demo/counter", tmp_path / "file.gguf", gguf="f16")
         assert os.listdir(tmp_path) == ["base"]
-        yard.export_model("demo/counter", tmp_path / "file.gguf", gguf="bf16")
+        yard.models.export("demo/counter", tmp_path / "file.gguf", gguf="bf16")
         with pytest.raises(Conflict, match="there already"):
-            yard.export_model("demo/counter", tmp_path / "file.gguf", gguf="bf16")
+            yard.models.export("demo/counter", tmp_path / "file.gguf", gguf="bf16")
         with pytest.raises(InvalidInput, match="q2_k"):
-            yard.export_model("demo/counter", tmp_path / "other.gguf", gguf="q2_k")  # type: ignore[arg-type]
+            yard.models.export("demo/counter", tmp_path / "other.gguf", gguf="q2_k")  # type: ignore[arg-type]
 
 
 def test_a_family_that_is_not_known_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_family_that_is_not_known_is_refused_by_name(folder: Path, tmp_path: P
         yard.add_base_model(base, id="base")
         yard.models.create("counter", project="demo", base_model="base")
         with pytest.raises(InvalidInput, match=r"GPTNeoXForCausalLM.*LlamaForCausalLM"):
-            yard.export_model("demo/counter", tmp_path / "file.gguf", gguf="f16")
+            yard.models.export("demo/counter", tmp_path / "file.gguf", gguf="f16")
     assert not (tmp_path / "file.gguf").exists()
 
 

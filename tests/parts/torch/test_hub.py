@@ -99,7 +99,7 @@ def test_the_licence_is_kept_and_is_in_the_card(hub: Hub, tmp_path: Path, monkey
         assert base.source["license"] == "apache-2.0"
         yard.models.create("m", project="demo", base_model=NAME)
         for kind, license in (("known", None), ("own", "mit")):
-            yard.export_model("demo/m", tmp_path / kind, merged=True, license=license)
+            yard.models.export("demo/m", tmp_path / kind, merged=True, license=license)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
         assert yard.add_base_model(NAME) == added
         (base,) = yard.base_models()

@@ -53,7 +53,7 @@ def yard(hub: Hub) -> Iterator[Platform]:
 
 
 def test_a_pushed_adapter_is_loaded_from_the_hub_by_its_name(hub: Hub, yard: Platform, tmp_path: Path) -> None:
-    made = yard.push_model("demo/counter", MADE, license="mit")
+    made = yard.models.push("demo/counter", MADE, license="mit")
     assert (made.name, made.url, made.commit) == (MADE, f"{hub.url}/{MADE}", hub.branches["main"])
     assert hub.pushed.private == {MADE: True}
     assert hub.pushed.messages == ["counter, step 1, adapter"]
@@ -68,37 +68,37 @@ def test_a_pushed_adapter_is_loaded_from_the_hub_by_its_name(hub: Hub, yard: Pla
 
 
 def test_a_pushed_merged_model_is_added_by_its_name(hub: Hub, yard: Platform) -> None:
-    yard.push_model("demo/counter", MADE, merged=True)
+    yard.models.push("demo/counter", MADE, merged=True)
     yard.add_base_model(MADE, id="merged")
     assert_same_answer(answered_here(yard, "merged"), answered_here(yard, "local/demo/counter:step1"))
 
 
 def test_a_file_for_llama_cpp_is_pushed_with_its_card(hub: Hub, yard: Platform) -> None:
     pytest.importorskip("gguf")
-    yard.push_model("demo/counter", MADE, gguf="q8_0")
+    yard.models.push("demo/counter", MADE, gguf="q8_0")
     assert set(hub.models[MADE]) == {"README.md", "counter-step1-q8_0.gguf"}
     assert b'library_name: "gguf"' in hub.models[MADE]["README.md"]
 
 
 def test_only_who_asks_for_it_makes_a_model_public(hub: Hub, yard: Platform) -> None:
-    yard.push_model("demo/counter", "org/open", private=False)
+    yard.models.push("demo/counter", "org/open", private=False)
     assert hub.pushed.private == {"org/open": False}
     with pytest.raises(Conflict, match="public"):
-        yard.push_model("demo/counter", "org/open")
+        yard.models.push("demo/counter", "org/open")
     assert len(hub.pushed.messages) == 1
-    yard.push_model("demo/counter", "org/open", private=False, revision="v2", merged=True)
+    yard.models.push("demo/counter", "org/open", private=False, revision="v2", merged=True)
     assert hub.pushed.branches == ["main", "v2"]
 
 
 def test_nothing_is_sent_before_it_is_asked_for(hub: Hub, yard: Platform, tmp_path: Path) -> None:
-    yard.export_model("demo/counter", tmp_path / "adapter")
+    yard.models.export("demo/counter", tmp_path / "adapter")
     assert {method for method, *_ in hub.asked} <= {"GET", "HEAD"}
 
 
 def test_who_has_no_right_is_told_what_to_do(hub: Hub, yard: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     with pytest.raises(Forbidden, match="hf auth login") as refused:
-        yard.push_model("demo/counter", MADE)
+        yard.models.push("demo/counter", MADE)
     assert "hf_wrong" not in str(refused.value)
     assert MADE not in hub.models
 
@@ -109,26 +109,26 @@ def test_who_has_no_right_is_told_what_to_do(hub: Hub, yard: Platform, monkeypat
 def test_a_commit_that_is_refused_shows_nothing(hub: Hub, yard: Platform, status: int, kind: type[Exception]) -> None:
     hub.pushed.refused = status
     with pytest.raises(kind) as refused:
-        yard.push_model("demo/counter", MADE)
+        yard.models.push("demo/counter", MADE)
     assert hub.models[MADE] == {}
     assert not any(secret in str(refused.value) for secret in ("user:pass", "s3cr3t", hub.token))
     hub.pushed.refused, hub.pushed.large_refused = 0, status
     with pytest.raises(kind):
-        yard.push_model("demo/counter", MADE)
+        yard.models.push("demo/counter", MADE)
     hub.pushed.large_refused = 0
-    assert yard.push_model("demo/counter", MADE).commit
+    assert yard.models.push("demo/counter", MADE).commit
 
 
 def test_a_busy_hub_says_when_to_come_again(hub: Hub, yard: Platform) -> None:
     hub.busy = 50
     with pytest.raises(Overloaded, match="7 s"):
-        yard.push_model("demo/counter", MADE)
+        yard.models.push("demo/counter", MADE)
 
 
 def test_a_hub_that_is_away_is_said(hub: Hub, yard: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(BackendError, match="broke"):
-        yard.push_model("demo/counter", MADE)
+        yard.models.push("demo/counter", MADE)
 
 
 def test_what_cannot_be_pushed_is_refused_before_anything_is_sent(
@@ -137,14 +137,14 @@ def test_what_cannot_be_pushed_is_refused_before_anything_is_sent(
     hub.asked.clear()
     for name in ("no", "org/a/b", "org/-x-"):
         with pytest.raises(InvalidInput, match="name"):
-            yard.push_model("demo/counter", name)
+            yard.models.push("demo/counter", name)
     yard.add_base_model(folder, id="plain")
     trained(yard, "plain", "local")
     with pytest.raises(InvalidInput, match="folder of this machine"):
-        yard.push_model("demo/local", MADE)
+        yard.models.push("demo/local", MADE)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(InvalidInput, match="HF_HUB_OFFLINE"):
-        yard.push_model("demo/counter", MADE)
+        yard.models.push("demo/counter", MADE)
     assert hub.asked == []
 
 
@@ -186,13 +186,13 @@ def test_an_object_store_gets_the_files_and_the_configuration_last(
     stand_in = ModuleType("modelyard.parts.objects.uploads")
     stand_in.ObjectFolder = ObjectFolder  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
-    yard.export_model("demo/counter", "s3://bucket/place")
-    yard.export_model("demo/counter", "s3://bucket/place", merged=True)
+    yard.models.export("demo/counter", "s3://bucket/place")
+    yard.models.export("demo/counter", "s3://bucket/place", merged=True)
     (place, adapter), (_, merged) = sent
     assert place == "s3://bucket/place"
     assert (adapter[-1], merged[-1]) == ("adapter_config.json", "config.json")
     with pytest.raises(Conflict):
-        yard.export_model("demo/counter", "s3://bucket/full")
+        yard.models.export("demo/counter", "s3://bucket/full")
 
 
 def test_an_object_store_needs_its_extra(hub: Hub, yard: Platform) -> None:
@@ -201,4 +201,4 @@ def test_an_object_store_needs_its_extra(hub: Hub, yard: Platform) -> None:
         import obstore  # noqa: F401
     except ImportError:
         with pytest.raises(MissingExtra, match="objects"):
-            yard.export_model("demo/counter", "s3://bucket/place")
+            yard.models.export("demo/counter", "s3://bucket/place")

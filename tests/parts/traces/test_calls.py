@@ -295,7 +295,7 @@ def test_tables_and_files_are_named_by_their_content(platform: Platform) -> None
         assert (opened.read(), size) == (b"x = 1", 5)
     with pytest.raises(NotFound):
         tables.open_file("unknown")
-    assert platform.sweep(grace=0).missing == ()
+    assert platform.remove_orphans(grace=0).missing == ()
     with tables.open_file(file.digest)[0] as kept:
         assert kept.read() == b"x = 1"
 

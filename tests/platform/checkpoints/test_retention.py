@@ -92,6 +92,23 @@ def test_a_metric_that_evaluations_measured_removes_nothing(yard: Any) -> None:
     assert steps(yard) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        ("los", r"^keep_best: no checkpoint has 'los', so it removes none; did you mean 'loss'\?$"),
+        ("token_f1", r"^keep_best: no checkpoint has 'token_f1', so it removes none; they have .*loss"),
+    ],
+)
+def test_a_metric_that_no_checkpoint_has_is_told_where_the_rule_is_set(yard: Any, metric: str, said: str) -> None:
+    train(yard, 2)
+    with pytest.warns(UserWarning, match=said) as warned:
+        yard.models.set_retention(yard.model(), keep_last=1, keep_best=(metric, 1))
+    assert warned[0].filename == __file__
+    assert yard.models.apply_retention(yard.model()) == ()
+    yard.models.set_retention(yard.model(), keep_best=("loss", 1))
+    yard.models.set_retention(yard.model(), keep_last=5)
+
+
 def test_the_young_ones_stay() -> None:
     policy = Retention("m", ttl=7200.0)
     assert kept(policy, line(*range(6))) == [0, 4, 5]

@@ -278,5 +278,7 @@ def test_a_comparison_is_exported_row_by_row(platform: Platform, scored_runs: An
 
 def test_another_format_is_refused_at_once(platform: Platform, scored_runs: Any) -> None:
     run = scored_runs.add(platform, scored_runs.questions([1.0]))
+    with pytest.raises(InvalidInput, match=r"format: must be one of jsonl, csv.*; did you mean 'jsonl'\?$"):
+        platform.evaluations.export(run, "json")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="format: must be one of jsonl, csv"):
         platform.evaluations.export(run, "xlsx")  # type: ignore[arg-type]

@@ -167,7 +167,7 @@ def test_an_alias_that_points_to_nothing_or_there_already_needs_no_runs(trained:
         ({"metric": "judg"}, "must be a metric of both runs: judge"),
         ({"margin": -1.0}, "margin"),
         ({"confidence": 1.0}, "confidence"),
-        ({"lower_is_better": ("judg",)}, "must be one of the metrics: judge"),
+        ({"lower_is_better": ("judg",)}, "must be one of the metrics: judge; did you mean 'judge'"),
     ],
 )
 def test_what_no_run_meets_is_refused_though_nothing_is_compared(trained: Any, wrong: Any, said: str) -> None:

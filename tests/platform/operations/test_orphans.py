@@ -72,7 +72,7 @@ def test_the_rows_of_a_dataset_s_version_stay() -> None:
         platform.evaluations.objects.publish("dataset", "questions", {}, [{"q": "1"}], project="p")
         before = set(platform._runtime.artifacts.names())
         platform._runtime.artifacts.put([b"lost"])
-        assert platform.sweep(grace=0).removed == 1
+        assert platform.remove_orphans(grace=0).removed == 1
         assert set(platform._runtime.artifacts.names()) == before != set()
 
 
@@ -346,10 +346,10 @@ class Uploading:
 
 def test_only_the_host_may_sweep() -> None:
     with open_platform() as platform:
-        assert platform.sweep() == OrphanReport(0)
+        assert platform.remove_orphans() == OrphanReport(0)
         key = platform.keys.create("acme")
         with pytest.raises(Forbidden):
-            platform.acting_as(platform.keys.authenticate(key.secret)).sweep()
+            platform.acting_as(platform.keys.authenticate(key.secret)).remove_orphans()
 
 
 def test_every_record_that_can_name_an_artifact_declares_its_artifacts() -> None:

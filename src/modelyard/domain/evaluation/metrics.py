@@ -16,7 +16,7 @@ from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.objects import ObjectRef, same_scheme
 from modelyard.domain.evaluation.run import Outcome, Prediction, PredictionView, Score, ScoreView
 from modelyard.domain.frozen_fast import maker, quick_init
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, nearest
 
 Reducer = Callable[[Sequence[float]], float]
 
@@ -46,7 +46,7 @@ def reducer_of(name: str) -> Reducer:
     (0.6666666666666666, 0.3333333333333333)
     """
     if not isinstance(name, str) or not re.fullmatch(PATTERN, name):
-        raise InvalidInput.at("reducer", msg=EXPECTED)
+        raise InvalidInput.at("reducer", msg=f"{EXPECTED}{nearest(str(name), REDUCERS)}")
     if name in REDUCERS:
         return REDUCERS[name]
     count, best = int(name[5:]), name[4] == "@"
@@ -129,7 +129,8 @@ def check_lower_is_better(names: Collection[str], metrics: Iterable[Metric]) -> 
     known = metric_names(metrics)
     for name in names if known else ():
         if not any(is_lower_better(metric, [name]) for metric in known):
-            msg = f"{name!r} must be one of the metrics: {', '.join(sorted(known.values()))}"
+            names_known = ", ".join(sorted(known.values()))
+            msg = f"{name!r} must be one of the metrics: {names_known}{nearest(name, known.values())}"
             raise InvalidInput.at("lower_is_better", msg=msg)
 
 

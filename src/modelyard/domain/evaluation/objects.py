@@ -98,7 +98,7 @@ def reference_problem(field: str, text: str, kinds: frozenset[RefKind], mode: Re
     ref = ObjectRef.parse(text)
     if ref is not None and ref.kind in kinds:
         return None
-    shapes = " or ".join(f"weave:///<entity>/<project>/{kind}/<name>[:<version>]" for kind in sorted(kinds))
+    shapes = " or ".join(f"modelyard:///<entity>/<project>/{kind}/<name>[:<version>]" for kind in sorted(kinds))
     return Problem((field,), f"must be a reference such as {shapes}", "reference")
 
 

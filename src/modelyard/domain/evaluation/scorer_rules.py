@@ -31,7 +31,7 @@ from modelyard.domain.evaluation.scorers import (
     text_of,
 )
 from modelyard.domain.record import frozen_mapping
-from modelyard.errors import InvalidInput, Problem, located_at
+from modelyard.errors import InvalidInput, Problem, located_at, nearest
 
 _STEP = re.compile(r"""\.?([A-Za-z_][\w-]*)|\[(-?[0-9]{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""")
 _NOTHING = object()
@@ -326,7 +326,8 @@ RULES: Mapping[str, type[DeclarativeScorer]] = {
 def rule_of(plain: Mapping[str, Any]) -> DeclarativeScorer:
     kind = plain.get("type")
     if not isinstance(kind, str) or kind not in RULES:
-        raise InvalidInput.at("type", msg=f"must be one of {', '.join(sorted(RULES))}")
+        meant = nearest(kind, RULES) if isinstance(kind, str) else ""
+        raise InvalidInput.at("type", msg=f"must be one of {', '.join(sorted(RULES))}{meant}")
     given = {name: value for name, value in plain.items() if name not in ("type", "name") and value is not None}
     fields = {field.name: field for field in attrs.fields(RULES[kind])}
     problems = [

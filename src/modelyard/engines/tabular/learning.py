@@ -42,15 +42,27 @@ WORST_LOSS = 8 * math.log(VOCABULARY_SIZE)
 
 @attrs.frozen
 class TargetAnswer:
-    """An answer to learn from: the features of its prompt, and its tokens, usually with the end of the turn."""
+    """An answer to learn from: the features of its prompt, and its tokens, usually with the end of the turn.
+
+    `several` are the tokens to score instead of each of its own.
+    """
 
     features: PromptFeatures
     ids: tuple[int, ...]
+    several: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def targets(self) -> Sequence[int]:
+        """The tokens to score, position by position."""
+        return [one for tokens in self.several for one in tokens] if self.several else self.ids
 
     @property
     def contexts(self) -> Sequence[Context]:
-        """Its tokens, each in its context."""
-        return list(contexts(self.features, self.ids))
+        """The tokens to score, each in its context."""
+        own = list(contexts(self.features, self.ids))
+        if not self.several:
+            return own
+        return [(one, *at[1:]) for at, tokens in zip(own, self.several, strict=True) for one in tokens]
 
 
 @attrs.frozen

@@ -22,7 +22,7 @@ from modelyard.engines.tabular.fast import column_learning
 from modelyard.engines.tabular.learning import TargetAnswer, WorkingCopy
 from modelyard.engines.tabular.model import TabularModel
 from modelyard.engines.tabular.open_run import TabularRun
-from modelyard.engines.tabular.training_data import TabularTurn, example_turns, sampled_turns
+from modelyard.engines.tabular.training_data import TabularTurn, example_turns, sampled_turns, taught_turns
 from modelyard.errors import TrainingError
 from modelyard.protocols import OpenRun, StepTrainer, TrainContext, Trainer, TrainItem
 from modelyard.trainers import loop
@@ -105,10 +105,15 @@ class TabularLearner:
         length = sum(history[-1].length for history in histories if history)
         return loop.TrainableTurns([turn for turn in chain.from_iterable(histories) if turn.ids], length)
 
+    def taught(self, trajectory: Trajectory) -> Sequence[TabularTurn]:
+        """Return the choices of which a teacher's distribution is known."""
+        return taught_turns(trajectory)
+
     def scores(self, model: object | None, turns: Sequence[loop.Turn]) -> Rows:
         """Return log-probabilities under another `TabularModel`, or that in training."""
         fixed = self._learner.model() if model is None else cast(TabularModel, model)
-        return [fixed.score(turn.answer.features, turn.ids) for turn in cast(Sequence[TabularTurn], turns)]
+        answers = [turn.answer for turn in cast(Sequence[TabularTurn], turns)]
+        return [fixed.scorer(answer.features).score_in(answer.contexts) for answer in answers]
 
     def step(self, turns: Sequence[loop.Turn], loss: Objective, learning_rate: float, number: int) -> loop.Metrics:
         """Trace, compute the loss, descend."""

@@ -12,25 +12,33 @@ from modelyard.engines.tabular.base import conversation
 from modelyard.engines.tabular.learning import TargetAnswer
 from modelyard.engines.tabular.model import prompt_features, prompt_ids
 from modelyard.engines.tabular.tokenizer import END_OF_TURN, VOCABULARY_SIZE, encode, token_id
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, located_at
 from modelyard.trainers.loop import check_text
+from modelyard.trainers.taught import spread, taught_choices
 
 
 @attrs.frozen
 class TabularTurn:
     """An assistant turn to learn from: the messages before it, its tokens, and for each its sampler's log-
-    probability, and the factor of its loss if any is not 1.
+    probability, and the factor of its loss if any is not 1. `several` are the tokens that a teacher has a log-
+    probability for, instead of each of its own.
     """
 
     prompt: tuple[Message, ...]
     ids: tuple[int, ...]
     logprobs: tuple[float | None, ...]
     weights: tuple[float, ...] = ()
+    several: tuple[tuple[int, ...], ...] = ()
 
     @property
     def answer(self) -> TargetAnswer:
         """The turn as features and tokens."""
-        return TargetAnswer(prompt_features(self.prompt), self.ids)
+        return TargetAnswer(prompt_features(self.prompt), self.ids, self.several)
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """How many tokens are scored at each position."""
+        return [*map(len, self.several)]
 
     @property
     def length(self) -> int:
@@ -128,3 +136,32 @@ def _without_logprobs(before: Sequence[Message], tools: Sequence[Tool], choice: 
     if ids is turn.ids and choice.finish_reason is FinishReason.LENGTH:
         ids = ids[:-1]
     return attrs.evolve(turn, ids=ids, logprobs=(None,) * len(ids))
+
+
+# ---- what a teacher says -----------------------------------------------------------------------------------------
+
+
+def taught_turns(trajectory: Trajectory) -> list[TabularTurn]:
+    """Return the choices that a teacher has scored, with what it finds likely at each token."""
+    return [turn for history in trajectory.histories for turn in _taught(history)]
+
+
+def _taught(history: History) -> Iterator[TabularTurn]:
+    for place, choice in taught_choices(history):
+        before = [item.message if isinstance(item, SampledChoice) else item for item in history.items[:place]]
+        check_text([*before, choice.message])
+        with located_at("messages_and_choices", place, "teacher_logprobs"):
+            entries = choice.teacher or ()
+            ids = choice.token_ids if _are_ours(choice.token_ids) else tuple(map(_known, entries))
+            found = spread(entries, ids, token_id)
+        known = tuple(chain.from_iterable(logprobs for _, logprobs in found))
+        yield TabularTurn(conversation(before, history.tools), ids, known, several=tuple(tokens for tokens, _ in found))
+
+
+def _known(entry: TokenLogprob) -> int:
+    token = token_id(token_bytes(entry))
+    if token is None:
+        raise InvalidInput.at(
+            msg=f"has {entry.token!r}, which is no token of this model: the teacher has another tokenizer"
+        )
+    return token

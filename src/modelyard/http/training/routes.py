@@ -19,6 +19,7 @@ from modelyard.http.message import Response, json_response, problems_at
 from modelyard.http.route import Body, Parameter, Route, RouteCall, documented_route
 from modelyard.http.training.schemas import (
     DatasetObject,
+    DistillJobCreate,
     DPOJobCreate,
     RLJobCreate,
     SFTJobCreate,
@@ -26,6 +27,7 @@ from modelyard.http.training.schemas import (
     TrainingJobObject,
     TrainingJobPage,
     dataset_object,
+    distill_request,
     dpo_request,
     job_object,
     options_of,
@@ -66,6 +68,12 @@ def create_dpo_job(call: RouteCall) -> Response:
     return _create_on_dataset(call, JobKind.DPO, dpo_request(call.body, own), own)
 
 
+def create_distill_job(call: RouteCall) -> Response:
+    """Create a distillation job, which trains a model to answer as its teacher would."""
+    own = config_of(call, JobKind.DISTILL, call.body)
+    return _create_on_dataset(call, JobKind.DISTILL, distill_request(call.body, own), own)
+
+
 def config_of(call: RouteCall, kind: str, body: Any) -> type[TrainingConfig]:
     """Return the configuration by which the model of a body is trained; the method's own if there is no such model."""
     model = body.get("model_id") if isinstance(body, dict) else None
@@ -75,7 +83,7 @@ def config_of(call: RouteCall, kind: str, body: Any) -> type[TrainingConfig]:
 
 
 def _create_on_dataset(
-    call: RouteCall, kind: str, body: SFTJobCreate | DPOJobCreate, own: type[TrainingConfig]
+    call: RouteCall, kind: str, body: SFTJobCreate | DPOJobCreate | DistillJobCreate, own: type[TrainingConfig]
 ) -> Response:
     key, url = idempotency_key(call), "training_data_url"
     options = options_of(body.config, call.body.get("config"), own)
@@ -144,7 +152,7 @@ def resume_training_job(call: RouteCall) -> Response:
 
 
 def upload_dataset(call: RouteCall) -> Dataset:
-    """Store examples or preferences, one JSON object a line, as the next version of a dataset."""
+    """Store rows to train on, one JSON object a line, as the next version of a dataset."""
     with problems_at("query"):
         project, name = _required(call, "project"), _required(call, "name")
         with _rows_in_body():
@@ -191,6 +199,7 @@ ROUTES: tuple[Route, ...] = (
     job_route(JOBS, create_rl_job, body=Body.DATA, request=RLJobCreate),
     job_route("/v1/preview/sft-training-jobs", create_sft_job, body=Body.CONTROL, request=SFTJobCreate),
     job_route("/v1/preview/dpo-training-jobs", create_dpo_job, body=Body.CONTROL, request=DPOJobCreate),
+    job_route("/v1/preview/distill-training-jobs", create_distill_job, body=Body.CONTROL, request=DistillJobCreate),
     _route("GET", JOBS, list_training_jobs, query=(*_JOB_FILTERS, *NAMESPACE, *PAGING), response=TrainingJobPage),
     _route("GET", JOB, show_training_job, response=TrainingJobObject, links=_IDS),
     _route("GET", f"{JOB}/events", list_training_events, query=PAGING, response=TrainingEventPage),

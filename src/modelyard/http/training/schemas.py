@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
 import attrs
 
 from modelyard.domain.job import JobStatus
-from modelyard.domain.training_config import DPOOptions, RLOptions, SFTOptions, TrainingConfig
+from modelyard.domain.training_config import DistillOptions, DPOOptions, RLOptions, SFTOptions, TrainingConfig
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import ID, Length, Within
 from modelyard.formats.converter import structure_exactly
@@ -24,6 +24,7 @@ EventType = Literal["training_started", "gradient_step", "training_round", "trai
 
 _AMOUNT, RATE, _COUNT = {"minimum": 0}, {"exclusiveMinimum": 0}, {"minimum": 1}
 _Rate = Annotated[float, Within(0)]
+_SHARE = {"schema": {"minimum": 0, "maximum": 1}}
 _RATES = {"described_as": _Rate | Sequence[_Rate] | None, "schema": {"minItems": 1}}
 _BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "epsilon": _AMOUNT,
@@ -119,6 +120,21 @@ class DPOJobCreate:
     needs: NeedsBody | None = None
 
 
+@attrs.frozen(field_transformer=fields_of(DistillOptions, learning_rate=_RATES, beta=_SHARE))
+class DistillOptionsBody(OptionsBody):
+    """How a model learns from its teacher: `beta` is 0 for KL(teacher || model), 1 for KL(model || teacher)."""
+
+
+@attrs.frozen
+class DistillJobCreate:
+    """The body that creates a distillation job on a dataset of answers that a teacher gave or scored."""
+
+    model_id: str = attrs.field(validator=ID)
+    training_data_url: str = attrs.field(validator=Length(1, 1024))
+    config: DistillOptionsBody | None = None
+    needs: NeedsBody | None = None
+
+
 def rl_request(body: Any, own: Config = TrainingConfig) -> RLJobCreate:
     return structured(RLJobCreate, body, unsupported(body, "experimental_config", RLOptionsBody, own))
 
@@ -130,6 +146,10 @@ def sft_request(body: Any, own: Config = TrainingConfig) -> SFTJobCreate:
 
 def dpo_request(body: Any, own: Config = TrainingConfig) -> DPOJobCreate:
     return structured(DPOJobCreate, body, unsupported(body, "config", DPOOptionsBody, own))
+
+
+def distill_request(body: Any, own: Config = TrainingConfig) -> DistillJobCreate:
+    return structured(DistillJobCreate, body, unsupported(body, "config", DistillOptionsBody, own))
 
 
 def options_of(options: OptionsBody | None, sent: Any = None, own: Config = TrainingConfig) -> dict[str, Any]:

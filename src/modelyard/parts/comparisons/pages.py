@@ -3,6 +3,7 @@
 from itertools import islice
 
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
+from modelyard.errors import InvalidInput
 from modelyard.parts.comparisons.service import MOST_RUNS
 from modelyard.parts.comparisons.sheet import content
 from modelyard.parts.comparisons.slices import run_slices
@@ -10,9 +11,10 @@ from modelyard.parts.dashboard.pages.rows import short_fields
 from modelyard.parts.dashboard.view import HtmlPage, View, empty
 from modelyard.parts.reports.headline import asked_of, labels_of
 from modelyard.parts.reports.html import Html, joined, table, tag
-from modelyard.report.numbers import ref_text
+from modelyard.report.numbers import model_text, ref_text
 
 SEARCHED = 2000
+_OF_ALL = "The newest run of each model, compared with those of the others."
 
 
 def has_runs(view: View) -> bool:
@@ -26,19 +28,21 @@ def listed(view: View) -> HtmlPage:
         if len(runs) > 1
     ]
     start = 'platform.evaluations.run_each("quiz", ["echo", "tabular-mini"], "rows.jsonl")'
-    shown = table([("evaluation", ""), ("models", "number")], found)
-    text = "The newest run of each model, compared with those of the others."
-    return HtmlPage("Comparisons", joined([tag("p", text), shown]) if found else empty("Nothing to compare:", start))
+    shown = table([("evaluation", ""), ("models", "number")], found, "narrow")
+    content = shown if found else empty("No evaluation has runs of two models yet. Make them:", start)
+    return HtmlPage("Comparisons", content, lead="Evaluations that several models have run: who is better than whom.")
 
 
 def shown(view: View) -> HtmlPage:
     name = view.query.get("name", "")
     runs = list(_newest(view).get(name, {}).values())[:MOST_RUNS]
     if len(runs) < 2:
-        return HtmlPage("Comparison", empty("This evaluation has no two completed runs of different models."))
+        nothing = empty("This evaluation has no two completed runs of different models.")
+        return HtmlPage("Comparison", nothing, lead=_OF_ALL)
     chosen = next((run for run in runs if run.id == view.query.get("baseline")), None)
     found = view.platform.evaluations.compare_all(runs, chosen)
-    return HtmlPage(found.sheet.title, joined([_baselines(view, name, runs), content(found.sheet)]))
+    title = f"{ref_text(name)}: {found.sheet.title}"
+    return HtmlPage(title, joined([_baselines(view, name, runs), content(found.sheet)]), lead=_OF_ALL)
 
 
 def _baselines(view: View, name: str, runs: list[EvaluationRun]) -> Html:
@@ -73,7 +77,13 @@ def sliced(view: View) -> HtmlPage:
         method="get",
     )
     back = joined([tag("p", view.link("The run", "runs", run.id)), offered])
+    name = f"Slices of {model_text(run)} on {ref_text(run.evaluation)}"
+    lead = "The scores of a run by the values of a field of its rows."
     if not field:
-        return HtmlPage("Slices", joined([back, form]))
-    found = run_slices(view.platform.evaluations.report(run), field)
-    return HtmlPage(found.sheet.title, joined([back, form, content(found.sheet)]))
+        return HtmlPage(name, joined([back, form]), lead=lead)
+    try:
+        found = run_slices(view.platform.evaluations.report(run), field)
+    except InvalidInput as error:
+        problem = tag("p", str(error), kind="problem", role="alert")
+        return HtmlPage(name, joined([back, form, problem]), status=error.status, lead=lead)
+    return HtmlPage(found.sheet.title, joined([back, form, content(found.sheet)]), lead=lead)

@@ -11,6 +11,7 @@ from modelyard.flow import Flow
 from modelyard.formats.chat import values
 from modelyard.parts.completions.formats import request as prompts
 from modelyard.platform.chat.backend_stream import CompletionResult
+from modelyard.platform.chat.booked_request import report_unread
 from modelyard.platform.chat.capability_checks import unsupported_extras
 from modelyard.platform.chat.completion_plan import CompletionPlan
 from modelyard.platform.chat.plan import known_plan, make_plan
@@ -142,6 +143,14 @@ class Completions:
         return known_plan(*asked) or make_plan(*asked)
 
     def _read(self, options: PromptOptions) -> CompletionRequest:
+        try:
+            return self._request(options)
+        except InvalidInput as wrong:
+            place = options.get("entity"), options.get("project")
+            report_unread(self._runtime, self._principal, wrong, options.get("model"), *place)
+            raise
+
+    def _request(self, options: PromptOptions) -> CompletionRequest:
         if of_http := _OF_HTTP.intersection(options):
             raise InvalidInput.at(min(of_http), msg="is not a parameter here: stream or astream streams an answer")
         named: Any = self._chat._named(cast("Any", {"model": "", **options}))

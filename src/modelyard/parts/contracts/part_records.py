@@ -44,12 +44,12 @@ class PartRecordLaws(PartHooks):
             assert {table: [*rows] for table, rows in after.items()} == {t: [*rows] for t, rows in before.items()}
             assert after == before
             assert files_of(platform) == files, "an artifact is left, or one of another entity is gone"
-            assert platform.sweep().missing == ()
+            assert platform.remove_orphans().missing == ()
 
     def test_no_artifact_of_its_records_is_an_orphan(self, trial: PartTrial) -> None:
         with trial.filled(self.fill) as (platform, _):
             files = files_of(platform)
-            report = platform.sweep()
+            report = platform.remove_orphans()
             assert report.removed == 0, "a file is named by no record: `Record.artifacts` names those of a record"
             assert report.missing == ()
             assert files_of(platform) == files
@@ -83,7 +83,7 @@ class PartRecordLaws(PartHooks):
         with trial.opened(trial.folder / "backup.db") as platform:
             assert trial.rows(platform) == rows
             assert files_of(platform) == files
-            assert platform.sweep().missing == ()
+            assert platform.remove_orphans().missing == ()
 
     def test_it_comes_to_a_file_that_was_made_without_it(self, trial: PartTrial) -> None:
         path = trial.folder / "yard.db"
@@ -102,7 +102,7 @@ class PartRecordLaws(PartHooks):
         with trial.opened(path) as platform:
             assert trial.rows(platform) == rows
             assert files_of(platform) == files
-            assert platform.sweep().missing == ()
+            assert platform.remove_orphans().missing == ()
 
     def test_its_changes_have_its_name_and_name_its_classes(self, part: Part) -> None:
         changes, classes = part.changes(), {record.cls for record in part.records()}
@@ -125,4 +125,4 @@ def _use(platform: Platform) -> None:
         pass
     platform.worker().run_until_idle()
     with suppress(StoreError):
-        platform.sweep()
+        platform.remove_orphans()

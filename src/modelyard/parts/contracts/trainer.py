@@ -23,7 +23,7 @@ import pytest
 
 from modelyard.domain.completion import Message, Role, TokenLogprob
 from modelyard.domain.training import Example, History, Preference, SampledChoice, Trajectory, TrajectoryGroup
-from modelyard.domain.training_config import DPOConfig, RLConfig, SFTConfig
+from modelyard.domain.training_config import DistillConfig, DPOConfig, RLConfig, SFTConfig
 from modelyard.errors import TrainingError
 from modelyard.protocols import SavedState, Started, Step, TrainContext, Trained, Trainer, TrainItem
 
@@ -105,6 +105,16 @@ def sampled(answer: str, logprobs: bool = True) -> SampledChoice:
     return SampledChoice(Message(Role.ASSISTANT, answer), logprobs=words if logprobs else None)
 
 
+def taught_by_bytes(question: Message, answer: Message) -> Trajectory:
+    """Create an answer of which a teacher has scored each byte, and another byte as half as likely. A tokenizer of
+    bytes has a token for each."""
+    text = answer.text.encode()
+    entries = tuple(
+        TokenLogprob("", math.log(0.5), (one,), (TokenLogprob("", math.log(0.25), (one ^ 1,)),)) for one in text
+    )
+    return Trajectory((History((question, SampledChoice(answer, teacher=entries))),))
+
+
 def rewarded(word: str, rewards: Sequence[float], logprobs: bool = True) -> TrajectoryGroup:
     """Create a group of answers to one question, one for each reward."""
     question = Message(Role.USER, f"What colour is the {word}?")
@@ -118,6 +128,7 @@ CONFIGS: Mapping[str, Any] = {
     "sft": SFTConfig(learning_rate=1e-5, batch_size=1),
     "rl": RLConfig(learning_rate=1e-6, packed_sequence_length=1),
     "dpo": DPOConfig(learning_rate=1e-5, batch_size=1),
+    "distill": DistillConfig(learning_rate=1e-5, batch_size=1, beta=0.5),
 }
 
 
@@ -140,7 +151,8 @@ class TrainerContract:
     @pytest.fixture
     def rows(self, examples: Sequence[Example], groups: Sequence[TrajectoryGroup]) -> Mapping[str, Sequence[Any]]:
         preferences = [preferred(example) for example in examples]
-        return {"sft": examples, "rl": groups, "dpo": preferences}
+        taught = [taught_by_bytes(*example.messages) for example in examples]
+        return {"sft": examples, "rl": groups, "dpo": preferences, "distill": taught}
 
     @pytest.fixture(params=CONFIGS)
     def train(
@@ -202,7 +214,7 @@ class TrainerContract:
             assert rest.steps == whole.steps[number:]
             assert (rest.files, rest.metrics) == (whole.files, whole.metrics)
 
-    @pytest.mark.parametrize("method", ["sft", "dpo"])
+    @pytest.mark.parametrize("method", ["sft", "dpo", "distill"])
     def test_held_out_rows_change_nothing_that_is_trained(
         self, trainer: Trainer, base_model: str, rows: Mapping[str, Sequence[Any]], method: str
     ) -> None:

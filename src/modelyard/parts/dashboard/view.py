@@ -15,7 +15,7 @@ from modelyard.domain.evaluation.comparison import Verdict
 from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput, ModelyardError
 from modelyard.part import DashboardPage
-from modelyard.parts.reports.html import Html, chip, html, joined, shortened, tag
+from modelyard.parts.reports.html import Html, chip, html, joined, tag
 from modelyard.platform.platform import Platform
 from modelyard.report.numbers import NONE, count_text, id_text
 
@@ -48,12 +48,14 @@ _LIVE = frozenset({"running"})
 
 @attrs.frozen
 class HtmlPage:
-    """A page: its title and content. A `live` page is sent again whenever it has changed."""
+    """A page: its title and content. A `live` page is sent again whenever it has changed. The `lead`, below the title,
+    says what the page tells, to somebody who has never seen it."""
 
     title: str
     content: Html
     live: bool = False
     status: int = 200
+    lead: object = ""
 
 
 @attrs.frozen
@@ -210,9 +212,11 @@ def lasted(start: datetime | None, end: datetime | None) -> str:
 def duration(seconds: float) -> str:
     """Return a duration in its two largest units.
 
-    >>> duration(4.2), duration(75), duration(7384), duration(200000)
-    ('4.2 s', '1 min 15 s', '2 h 3 min', '2 d 7 h')
+    >>> duration(0.0042), duration(4.2), duration(75), duration(7384), duration(200000)
+    ('4.2 ms', '4.2 s', '1 min 15 s', '2 h 3 min', '2 d 7 h')
     """
+    if 0 < seconds < 0.9995:
+        return f"{seconds * 1000:.3g} ms"
     if seconds < 60:
         return f"{max(seconds, 0.0):.2g} s"
     for size, name, part, small in ((60, "min", 1, "s"), (3600, "h", 60, "min"), (86400, "d", 3600, "h")):
@@ -245,7 +249,7 @@ def whole_number(text: str, name: str) -> int:
 
 
 def short_id(id: str) -> Html:
-    return shortened(id_text(id), id)
+    return tag("span", id_text(id), kind="id", title=None if id_text(id) == id else id)
 
 
 def bar(part: float, whole: float, label: str) -> Html:
@@ -270,7 +274,8 @@ def framed(view: View, page: HtmlPage) -> Html:
             tag("script", src=view.url("static", "live.js"), defer=True),
         ]
     )
-    main = tag("main", tag("h1", page.title), page.content, kind="modelyard", id="content", data_live=page.live)
+    lead = tag("p", page.lead, kind="quiet lead") if page.lead else ""
+    main = tag("main", tag("h1", page.title), lead, page.content, kind="modelyard", id="content", data_live=page.live)
     skip = tag("a", "Skip to content", href="#content", kind="skip")
     body = tag("body", skip, _header(view), main)
     return Html(f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>{body}</html>\n')
@@ -307,8 +312,8 @@ def _header(view: View) -> Html:
         for label, path in (*NAVIGATION, *of_parts, *NAVIGATION_END)
         if view.has_api or path != "api"  # a page of one sentence
     )
-    who = tag("span", view.principal.name, kind="quiet")
-    leave = view.action("Log out", "logout") if view.token else tag("span", "read-only", kind="chip")
+    who = tag("span", view.principal.name, kind="quiet") if view.principal.name else ""
+    leave = view.action("Log out", "logout") if view.token else tag("span", "read-only", kind="chip") if who else ""
     fold = [tag("input", type="checkbox", id="menu", kind="fold"), tag("label", "Menu", for_="menu", kind="fold")]
     brand = tag("a", "modelyard", href=view.url(""), kind="brand")
     return tag("header", brand, *fold, tag("nav", *links, aria_label="Pages"), who, leave)

@@ -11,7 +11,7 @@ import attrs
 
 from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.record import Order, in_notebook
-from modelyard.domain.training import Dataset, DatasetName, Example, Preference
+from modelyard.domain.training import Dataset, DatasetName, Example, Preference, Trajectory
 from modelyard.errors import InvalidInput, NotFound, located_at
 from modelyard.formats.jsonl import in_chunks, read_rows
 from modelyard.formats.training_data import DATASETS
@@ -130,7 +130,9 @@ class Datasets:
         with remove_loose(self._runtime.artifacts, [stored.name]):
             return self._split(stored.name, places, held_out, home)
 
-    def _read(self, data: DatasetRows | str | os.PathLike[str]) -> Iterator[tuple[Any, Example | Preference]]:
+    def _read(
+        self, data: DatasetRows | str | os.PathLike[str]
+    ) -> Iterator[tuple[Any, Example | Preference | Trajectory]]:
         """Yield rows, each as it is given and its value."""
         if isinstance(data, str | os.PathLike):
             if self._principal.scope.entity is not None:

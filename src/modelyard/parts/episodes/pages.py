@@ -10,9 +10,13 @@ from modelyard.parts.episodes.records import Episode, EpisodeGroup, EpisodeState
 from modelyard.parts.episodes.service import Episodes
 from modelyard.parts.episodes.tree import TreeTurn, sequences_of
 from modelyard.parts.reports.html import Html, chip, facts, joined, section, table, tag
+from modelyard.report.numbers import count_text
 from modelyard.trainers.credits import group_advantages
 
 SHOWN = 100
+DEEPEST = 12
+"""How deep turns are indented."""
+
 SHOWN_TOKENS = 400
 """How many sampled tokens of a turn a page shows."""
 
@@ -28,7 +32,8 @@ def groups(view: View) -> HtmlPage:
     columns = [("group", ""), ("model", ""), ("episodes", "number"), ("state", ""), ("deadline", ""), ("made", "")]
     make = 'platform.episodes.group("refunds", model="desk/support", size=8)'
     shown = table(columns, found) if found else empty("No episode yet. Make a group of them:", make)
-    return HtmlPage("Episodes", joined([shown]), live=True)
+    lead = "Groups of attempts at a task, which a program of yours plays. A model learns from their rewards."
+    return HtmlPage("Episodes", joined([shown]), live=True, lead=lead)
 
 
 def _group_line(view: View, one: EpisodeGroup) -> tuple[object, ...]:
@@ -56,7 +61,8 @@ def group(view: View) -> HtmlPage:
     columns = [(name, "" if name in ("episode", "state", "why") else "number") for name in names]
     health = health_of(attempts, _last_step(view, stored))
     parts = [_facts(view, stored, health), _words(health), section("Episodes", table(columns, rows))]
-    return HtmlPage(stored.name, joined(parts), live=True)
+    lead = "Attempts at one task. What is better than their mean has an advantage above 0, and becomes likelier."
+    return HtmlPage(stored.name, joined(parts), live=True, lead=lead)
 
 
 def _attempts(handle: EpisodeGroupHandle) -> list[tuple[Episode, list[TreeTurn]]]:
@@ -72,15 +78,15 @@ def _last_step(view: View, stored: EpisodeGroup) -> int | None:
 def _facts(view: View, stored: EpisodeGroup, health: GroupHealth) -> Html:
     job = view.link(short_id(stored.job_id), "jobs", stored.job_id) if stored.job_id else "none"
     pairs: list[tuple[str, object]] = [
-        ("Model", stored.model),
-        ("State", _state(view, stored)),
-        ("Trained by", job),
-        ("Rewards", f"{health.rewarded} of {health.episodes}, mean {_number(health.mean_reward)}"),
-        ("Spread of the rewards", _number(health.spread)),
-        ("Sampled tokens", health.tokens),
-        ("Surprise of a token (nats)", _number(health.surprise)),
-        ("Off-policy tokens", f"{health.off_policy:.0%}"),
-        ("Cut off", f"{health.cut_off:.0%}"),
+        ("model", stored.model),
+        ("state", _state(view, stored)),
+        ("trained by", job),
+        ("rewards", f"{health.rewarded} of {health.episodes}, mean {_number(health.mean_reward)}"),
+        ("spread of the rewards", _number(health.spread)),
+        ("sampled tokens", count_text(health.tokens)),
+        ("surprise of a token (nats)", _number(health.surprise)),
+        ("off-policy tokens", f"{health.off_policy * 100:.0f} %"),
+        ("cut off", f"{health.cut_off * 100:.0f} %"),
     ]
     return facts(pairs)
 
@@ -118,10 +124,13 @@ def episode(view: View) -> HtmlPage:
     handle: EpisodeHandle = view.platform.part(Episodes).episode(view.params["episode"])
     stored, turns = handle.refresh(), handle.turns()
     places = {one.id: place for place, sequence in enumerate(sequences_of(turns)) for one in sequence}
-    back = tag("p", view.link("the group", "episodes", stored.group_id), f", reward {_number(stored.reward) or 'none'}")
+    group = view.platform.part(Episodes).get(stored.group_id).refresh()
+    back = tag("p", view.link(group.name, "episodes", group.id), f", reward {_number(stored.reward) or 'none'}")
     shown = [_turn(one, places.get(one.id)) for one in sorted(turns, key=_path)]
     nothing = empty("No call yet. Give the program this address, and the key:", handle.base_url)
-    return HtmlPage(f"Episode {stored.place}", joined([back, *shown] if shown else [back, nothing]), live=True)
+    content = joined([back, *shown] if shown else [back, nothing])
+    lead = "One attempt: what the model read and answered in each turn. Point at a token for its log-probability."
+    return HtmlPage(f"Episode {stored.place} of {group.name}", content, live=True, lead=lead)
 
 
 def _path(one: TreeTurn) -> list[int]:
@@ -140,17 +149,13 @@ def _turn(one: TreeTurn, sequence: int | None) -> Html:
     step = "" if one.turn.step is None else f", step {one.turn.step}"
     line = f"{len(one.injected)} tokens read (masked), {len(one.ids)} sampled{step}"
     trained = chip("not trained", "worse") if sequence is None else chip(f"sequence {sequence}", "better")
-    marks = [
-        trained,
-        " ",
-        tag("small", one.why or "follows"),
-        " ",
-        tag("small", one.untrained),
-        " ",
-        tag("small", line),
-    ]
+    words = " · ".join(filter(None, (one.why or "follows", one.untrained, line)))
+    marks = [trained, " ", tag("small", words)]
     said = tag("p", tag("b", "answer: "), *_tokens(one), *calls)
-    return tag("section", *told, said, tag("p", *marks), style=f"margin-left:{24 * min(depth, 12)}px")
+    shown = tag("article", *told, said, tag("p", *marks))
+    for _ in range(min(depth, DEEPEST)):
+        shown = tag("div", shown, kind="inside")
+    return shown
 
 
 def _tokens(one: TreeTurn) -> list[Html]:

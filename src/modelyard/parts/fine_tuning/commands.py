@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from modelyard.cli.terminal import StoreName, opened, store_option
+from modelyard.cli.terminal import StoreName, noted_entity, opened, store_option
 from modelyard.errors import InvalidInput, JobFailed
 from modelyard.parts.fine_tuning.records import FineTuningJob
 from modelyard.platform.platform import Platform
@@ -28,7 +28,7 @@ ENDINGS = ("", ".jsonl")
 )
 @click.option("--base-model", required=True, help="The base model to train instead of theirs.")
 @click.option("--project", help="Train in this project, not in the default one.")
-@click.option("--entity", help="Train for this entity.")
+@click.option("--entity", callback=noted_entity, help="Train for this entity.")
 @click.option("--no-wait", is_flag=True, help="Leave the jobs to a worker.")
 def import_jobs(
     store: StoreName, records: Path, files: Path, base_model: str, no_wait: bool, **place: str | None

@@ -6,6 +6,7 @@ from typing import Any, TypedDict
 
 import attrs
 
+from modelyard.domain.job import JobKind
 from modelyard.domain.training_config import RLOptions, TrainingConfig, is_amount
 from modelyard.errors import Problem
 
@@ -23,9 +24,10 @@ class LoopConfig(TrainingConfig):
     """How a loop trains: each round samples answers, judges them, trains on the rewards, and may validate. A round
     takes `tasks_per_round` tasks (None for at most 32), the next ones of an order that is drawn again when all were
     taken, and samples `samples` answers to each. `max_tokens` bounds an answer, `concurrency` the tasks that are
-    sampled at a time. The held-out tasks are answered before the first round, after every `evaluate_every` rounds and
-    after the last, at temperature 0. `training` is the configuration of each round's RL job. Raises `InvalidInput`
-    naming every field that is out of bounds."""
+    sampled at a time. With a `teacher`, the name of a model that scores the answers, rounds are trained on its scores,
+    and rewards are only measured. The held-out tasks are answered before the first round, after every `evaluate_every`
+    rounds and after the last, at temperature 0. `training` is the configuration of each round's job. Raises
+    `InvalidInput` naming every field that is out of bounds."""
 
     rounds: int = 8
     samples: int = 4
@@ -36,6 +38,7 @@ class LoopConfig(TrainingConfig):
     evaluate_every: int = 1
     stop_when: Mapping[str, Any] = attrs.field(factory=dict)
     evaluation: str = "held_out"
+    teacher: str | None = None
     training: Mapping[str, Any] = attrs.field(factory=dict)
 
     def _problems(self) -> list[Problem]:
@@ -67,6 +70,11 @@ class LoopConfig(TrainingConfig):
         return [Problem(("stop_when", name), message) for name, fits, message in rules if not fits]
 
 
+def method_of(teacher: object) -> str:
+    """Return the kind of the jobs that train the rounds."""
+    return JobKind.RL if teacher is None else JobKind.DISTILL
+
+
 class LoopOptions(RLOptions, total=False):
     rounds: int | None
     samples: int | None
@@ -77,3 +85,5 @@ class LoopOptions(RLOptions, total=False):
     evaluate_every: int | None
     stop_when: StopWhen | None
     evaluation: str | None
+    teacher: str | None
+    beta: float | None

@@ -6,11 +6,12 @@ from typing import Any, TypeVar, cast
 
 import attrs
 
-from modelyard.domain.identity import Principal
+from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.job import Job
 from modelyard.domain.training_config import RLConfig, TrainingConfig
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.jsonl import dump_row, in_chunks
+from modelyard.parts.distillation.taught import Teacher
 from modelyard.parts.loops.config import LoopConfig
 from modelyard.parts.loops.part import LOOP
 from modelyard.platform.artifacts import remove_unless_recorded
@@ -54,6 +55,8 @@ def new_loop(
     model, config = request.model, cast(LoopConfig, request.config)
     if held_out is None and config.stop_when:
         raise InvalidInput.at("stop_when", msg="needs held_out: give the tasks on which the model is validated")
+    if config.teacher is not None:
+        Teacher(runtime, principal, Attribution(model.entity, model.project), config.teacher).require()
     scorer = _reward(runtime, principal, (model.entity, model.project), reward)
     counts: dict[str, int] = {}
     lines = chain(

@@ -20,7 +20,8 @@ from modelyard.domain.training import TRAINING_ROUND, TRAINING_STARTED, Trajecto
 from modelyard.errors import BudgetExceeded, TrainingError
 from modelyard.formats.jsonl import read_rows
 from modelyard.formats.training_data import GROUPS
-from modelyard.parts.loops.config import LoopConfig
+from modelyard.parts.distillation.taught import Teacher
+from modelyard.parts.loops.config import LoopConfig, method_of
 from modelyard.parts.loops.record import RUN, LoopRecord, Turns
 from modelyard.parts.loops.sampling import RoundSampler, first_failure, round_metrics, tasks_of_round
 from modelyard.platform.evaluations.input_rows import build_specs
@@ -134,7 +135,9 @@ class TrainingLoop:
         rule = build_scorer(self.runtime, self.principal, self.namespace, self.spec["reward"], None, retries=2)
         name = f"{self.model.entity}/{self.model.project}/{self.model.name}"
         place = Attribution(*self.namespace)
-        return RoundSampler(self.runtime, self.principal, place, name, rule, self.config, self.spec["seed"])
+        asked = self.config.teacher
+        teacher = None if asked is None else Teacher(self.runtime, self.principal, place, asked)
+        return RoundSampler(self.runtime, self.principal, place, name, rule, self.config, self.spec["seed"], teacher)
 
     def _keep(self, place: int, group: TrajectoryGroup, files: dict[str, Any], count: int) -> dict[str, Any]:
         stored, now = self.record.put(iter([GROUPS.dump(group)])), self.runtime.clock.now()
@@ -159,11 +162,14 @@ class TrainingLoop:
                 f"nothing was sampled in round {self.rounds + 1}: {first_failure(groups)}; "
                 "correct the tasks, the reward or the model, then start a new loop"
             )
-        stored = self.record.put(map(GROUPS.dump, groups))
-        method = METHODS[JobKind.RL].of(self.runtime.trainers, self.model.base_model)
+        kind, rows = method_of(self.config.teacher), list[Any](groups)
+        if kind == JobKind.DISTILL:
+            rows = [one for group in groups for one in group.trajectories]
+        stored = self.record.put(map(METHODS[kind].rows.dump, rows))
+        method = METHODS[kind].of(self.runtime.trainers, self.model.base_model)
         config = method.config.resolve(self.config.training).of_round(self.rounds, self.config.rounds)
         request = JobRequest(method, self.model, config, None, self.needs)
-        data = {**own(stored), "rows": len(groups), "loop_id": self.claimed.job.id}
+        data = {**own(stored), "rows": len(rows), "loop_id": self.claimed.job.id}
         job = new_job(self.runtime, self.principal, request, data)
 
         changes = {CHILD: job.id, "sampled": sampled}

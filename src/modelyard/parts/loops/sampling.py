@@ -1,8 +1,9 @@
 """The rollouts of a loop's round: several answers to each task, sampled together and judged."""
 
 import random
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import attrs
 
@@ -11,6 +12,7 @@ from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.training import History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.errors import BackendError, BudgetExceeded, Overloaded, RateLimited, StoreError
 from modelyard.flow import run
+from modelyard.parts.distillation.taught import Teacher
 from modelyard.parts.loops.config import LoopConfig
 from modelyard.platform.catalogue.service import resolve
 from modelyard.platform.chat.backend_stream import backend_of
@@ -19,6 +21,8 @@ from modelyard.platform.chat.request import CompletionOptions, build_request
 from modelyard.platform.evaluations.model_under_test import messages_of
 from modelyard.platform.evaluations.row_evaluation import Retries, RowScorer, score_row
 from modelyard.platform.runtime import Runtime
+
+T = TypeVar("T")
 
 RETRIES = 4
 _SEEDS = 2**31
@@ -35,6 +39,7 @@ class RoundSampler:
     scorer: RowScorer
     config: LoopConfig
     seed: int
+    teacher: Teacher | None = None
 
     def group(self, round_: int, place: int, task: Mapping[str, Any]) -> TrajectoryGroup:
         """Sample and judge the answers to a task of a round. Failures are part of the group, except a used-up budget.
@@ -47,7 +52,7 @@ class RoundSampler:
             raise
         except Exception as error:  # noqa: BLE001 - a task that cannot be sampled is part of the round
             return TrajectoryGroup((), (RolloutError(type(error).__name__, str(error)),), metadata)
-        judged = [self._judged(request, choice, task) for choice in choices]
+        judged = [self._scored(self._judged(request, choice, task)) for choice in choices]
         return TrajectoryGroup(
             tuple(one for one in judged if isinstance(one, Trajectory)),
             tuple(one for one in judged if isinstance(one, RolloutError)),
@@ -70,11 +75,28 @@ class RoundSampler:
         return build_request(cast("CompletionOptions", options), streamed=False, details=True)
 
     def _choices(self, request: CompletionRequest) -> Sequence[Choice]:
+        def sample() -> Sequence[Choice]:
+            flow = CompletionPipeline(self.runtime, self.principal, request, self.attribution).flow(details=True)
+            return run(flow).completion.choices
+
+        return self._patiently(sample)
+
+    def _scored(self, judged: Trajectory | RolloutError) -> Trajectory | RolloutError:
+        """Have the teacher score an answer, if there is one. What it cannot score is a failure."""
+        if self.teacher is None or isinstance(judged, RolloutError):
+            return judged
+        try:
+            return self._patiently(partial(self.teacher.scored, judged))
+        except (BudgetExceeded, StoreError):
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            return RolloutError(type(error).__name__, str(error))
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
         pauses = Retries(RETRIES, self.runtime.clock).pauses()
         while True:
             try:
-                flow = CompletionPipeline(self.runtime, self.principal, request, self.attribution).flow(details=True)
-                return run(flow).completion.choices
+                return ask()
             except (BackendError, Overloaded, RateLimited) as error:
                 pause = next(pauses, None)
                 if pause is None:

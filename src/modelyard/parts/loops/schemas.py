@@ -20,6 +20,7 @@ _BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "concurrency": _COUNT,
     "evaluate_every": _COUNT,
     "learning_rate": {"schema": RATE},
+    "beta": {"schema": {"minimum": 0, "maximum": 1}},
     "stop_when": {
         "described_as": Mapping[str, Any] | None,
         "schema": {
@@ -33,7 +34,8 @@ _BOUNDS: Mapping[str, Mapping[str, Any]] = {
 
 @attrs.frozen(field_transformer=fields_of(LoopOptions, **_BOUNDS))
 class LoopOptionsBody(OptionsBody):
-    """How a loop works, and how each of its rounds trains: the options of an RL job."""
+    """How a loop works, and how each of its rounds trains: the options of an RL job, or with a `teacher` of a
+    distillation job."""
 
 
 @attrs.frozen

@@ -3,12 +3,11 @@
 from typing import Unpack
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import JobKind
 from modelyard.domain.models import Model
 from modelyard.domain.worker import Resources
-from modelyard.errors import BudgetExceeded
+from modelyard.errors import BudgetExceeded, InvalidInput
 from modelyard.parts.loops.agents import AGENT, AgentOptions
-from modelyard.parts.loops.config import LoopOptions
+from modelyard.parts.loops.config import LoopOptions, method_of
 from modelyard.parts.loops.part import LOOP, agents
 from modelyard.parts.loops.record import Turns
 from modelyard.parts.loops.request import Reward, Tasks, new_loop, resolve
@@ -46,16 +45,21 @@ class StartLoop:
         `tasks` are rows with `messages` or a `prompt` and what the reward reads, in the forms that `evaluations.run`
         takes. `reward` is a scorer, declarative or a function of output and row; a function must be importable by its
         module, because the loop may be resumed in another process. With an `agent`, that makes the answers
-        (docs/how-to/train-your-agent.md). On the `held_out` tasks the reward is measured without training on it, in an
-        evaluation run; `stop_when` stops early by it. Each round makes one checkpoint; the job's `step` is the best by
-        held-out reward, else the last. `options` are the fields of `LoopConfig`, and of `RLConfig` for the rounds.
-        Killed at any point, it continues where it was: no round is trained twice. Raises as `training.sft` does.
+        (docs/how-to/train-your-agent.md). With a `teacher`, a model that scores the answers, rounds are trained by
+        distillation (docs/how-to/distil-a-model.md), and rewards are only measured. On the `held_out` tasks the reward
+        is measured without training on it, in an evaluation run; `stop_when` stops early by it. Each round makes one
+        checkpoint; the job's `step` is the best by held-out reward, else the last. `options` are the fields of
+        `LoopConfig`, and those of `RLConfig`, or of `DistillConfig`, for the rounds. Killed at any point, it continues
+        where it was: no round is trained twice. Raises as `training.sft` does.
         """
         training, given = Training(self._runtime, self._principal), {**options}
+        teacher = options.get("teacher")
         if options.get("agent") is not None:
+            if teacher is not None:
+                raise InvalidInput.at("teacher", msg="scores answers, and an agent makes attempts; give one of the two")
             asked = (model, tasks, reward, held_out, given, idempotency_key, needs)
             return agents().submit_loop(training, *asked)  # type: ignore[no-any-return]
-        method, model = training.method(JobKind.RL, model)
+        method, model = training.method(method_of(teacher), model)
         check_options(LOOP, LoopOptions, given, method.config)
         request = training._request(method, model, resolve(given, method.config), idempotency_key, needs)
         return new_loop(self._runtime, self._principal, request, tasks, reward, held_out, training._add)

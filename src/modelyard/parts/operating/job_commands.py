@@ -87,5 +87,5 @@ def retry(store: StoreName, job: str) -> None:
         if found.kind in EVALUATIONS:
             again = platform.jobs.get(platform.evaluations.submit_resume(found.subject).id)
         else:
-            again = platform.jobs.get(platform.retry(found.id).id)
+            again = platform.jobs.get(platform.jobs.retry(found.id).id)
     click.echo(f"{again.id} is {again.status}; modelyard jobs watch {again.id} follows it")

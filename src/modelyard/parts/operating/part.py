@@ -29,7 +29,7 @@ _WHO = "Who may do what"
 
 PART = Part(
     "operating",
-    resources={"retry": _retry},
+    resources={"jobs.retry": _retry},
     routes={"operations": _routes},
     commands={
         "usage": Command(

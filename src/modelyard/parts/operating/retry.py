@@ -1,4 +1,4 @@
-"""Try a job again that has failed or was cancelled: `platform.retry`."""
+"""Try a job again that has failed or was cancelled: `platform.jobs.retry`."""
 
 import attrs
 
@@ -18,7 +18,7 @@ _OWN_DATA = "its rows were removed when it ended; train on a dataset (platform.t
 class Retry:
     """Queue training jobs again.
 
-    job = platform.retry(failed.id)
+    job = platform.jobs.retry(failed.id)
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:

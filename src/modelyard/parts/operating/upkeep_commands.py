@@ -31,7 +31,7 @@ def sweep(store: StoreName, grace: float, as_json: bool) -> None:
         click.echo(
             f"looks at the files; again after {grace:g} seconds if one has no record, or the other way round", err=True
         )
-        found = platform.sweep(grace)
+        found = platform.remove_orphans(grace)
     show_fields(attrs.asdict(found, recurse=False).items(), as_json)
 
 

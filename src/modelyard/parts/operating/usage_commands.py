@@ -10,10 +10,19 @@ import click
 
 from modelyard.cli.lazy_group import Group
 from modelyard.cli.names import key_named
-from modelyard.cli.terminal import C, StoreName, entity_option, json_option, opened, show, show_values, store_option
+from modelyard.cli.terminal import (
+    C,
+    StoreName,
+    entity_option,
+    json_option,
+    opened,
+    say_if_unknown,
+    show,
+    show_values,
+    store_option,
+)
 from modelyard.domain.record import EMPTY
 from modelyard.domain.usage import BudgetPeriod, UsageSum
-from modelyard.parts.entities import say_if_unknown
 from modelyard.parts.operating.ranges import range_of
 from modelyard.platform.platform import Platform
 

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import attrs
 
-from modelyard.domain.training import Example, Preference
+from modelyard.domain.training import Example, Preference, Trajectory
 from modelyard.errors import InvalidInput
 from modelyard.formats.json import loads
 from modelyard.formats.json_stream import CHUNK, JsonReader, file_chunks
@@ -20,7 +20,7 @@ from modelyard.platform.evaluations.input_rows import csv_rows
 T = TypeVar("T")
 
 _BOM = b"\xef\xbb\xbf"
-_READ = (Example, Preference, Example | Preference)
+_READ = (Example, Preference, Example | Preference | Trajectory)
 
 
 def reading_any_form(rows: RowFormat[T]) -> RowFormat[T]:

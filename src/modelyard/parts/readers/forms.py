@@ -54,6 +54,8 @@ _ALPACA = frozenset(("input", "system", "history", "text"))
 _SHAREGPT = frozenset(("system",))
 
 MESSAGES = _form("messages", "messages")
+TRAJECTORY = _form("a trajectory", "messages_and_choices")
+"""What a teacher has scored: it is read where it is wanted, and no other form is near to it."""
 FORMS = (
     MESSAGES,
     _form("messages with chosen and rejected answers", "messages chosen rejected"),
@@ -97,6 +99,8 @@ def members_of(row: Row) -> set[str]:
 def form_of(row: Row) -> RowForm | None:
     """Return the form of a row; None if none fits. Raises `InvalidInput` if several do."""
     has = members_of(row)
+    if TRAJECTORY.needs <= has:
+        return TRAJECTORY
     fitting = [one for one in FORMS if one.needs <= has]
     found = [one for one in fitting if not any(one.needs < other.needs for other in fitting)]
     if len(found) > 1:

@@ -7,7 +7,7 @@ import attrs
 from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, RowDifference, Verdict
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.parts.reports.headline import comparison_sentence, primary_first
+from modelyard.parts.reports.headline import comparison_sentence
 from modelyard.parts.reports.histogram import NEUTRAL, Histogram
 from modelyard.parts.reports.html import Html, chip, facts, folded, joined, long_table, plots, section, table, tag
 from modelyard.parts.reports.inline_chart import BETTER, PLAIN, WORSE, interval_strip, share_strip
@@ -23,6 +23,7 @@ from modelyard.report.numbers import (
     left_out_text,
     mean_text,
     p_text,
+    primary_first,
     span_text,
     value_text,
 )

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from modelyard.parts.reports.html import Html, facts, folded, joined, plots, tag
-from modelyard.parts.reports.line_plot import SMALL, Panel, Plot, Series, round_number
+import attrs
+
+from modelyard.parts.reports.html import Html, drawing, facts, folded, joined, plots
+from modelyard.parts.reports.line_plot import NARROW, SMALL, Panel, Plot, Series, round_number
 from modelyard.parts.reports.training_plots import metric_order
 
 TOGETHER = {"reward": "held_out", "loss": "valid_loss", "train_loss": "valid_loss"}
@@ -23,13 +25,13 @@ def curves(metrics: Lines, x_label: str) -> Html:
     steady = [name for name in metric_order(metrics) if name not in drawn and name not in together]
     parts: list[object] = []
     if drawn:
-        parts.append(tag("figure", Html(_large(metrics, together, x_label)), kind="large"))
+        parts.append(_large(metrics, together, x_label))
         others = [name for name in drawn if name not in together]
         small = [Plot(name, x_label, (Panel("", tuple(metrics[name])),), size=SMALL) for name in others]
         words = "1 more curve" if len(small) == 1 else f"{len(small)} more curves"
         shown = [plot._repr_html_() for plot in small]
         parts.append(folded(words, plots(shown)) if shown else "")
-    parts.append(facts((name, _said(metrics[name])) for name in steady) if steady else "")
+    parts.append(facts((name, _said(metrics[name], x_label)) for name in steady) if steady else "")
     return joined(parts)
 
 
@@ -39,25 +41,26 @@ def _changes(series: Series) -> bool:
     return most > NOISE and max(values) - min(values) > NOISE * most
 
 
-def _large(metrics: Lines, names: Sequence[str], x_label: str) -> str:
+def _large(metrics: Lines, names: Sequence[str], x_label: str) -> Html:
     lines = tuple(
         Series(_label(name, series.name, len(names)), series.points) for name in names for series in metrics[name]
     )
-    return Plot(" and ".join(names), x_label, (Panel("", lines),))._repr_html_()
+    plot = Plot(" and ".join(names), x_label, (Panel("", lines),))
+    return drawing(plot._repr_html_(), attrs.evolve(plot, size=NARROW)._repr_html_())
 
 
 def _label(metric: str, line: str, metrics: int) -> str:
     return line if metrics == 1 else metric if line in ("", metric) else f"{line}: {metric}"
 
 
-def _said(lines: Sequence[Series]) -> str:
-    return "; ".join(_values(lines))
+def _said(lines: Sequence[Series], x_label: str) -> str:
+    return "; ".join(_values(lines, x_label))
 
 
-def _values(lines: Sequence[Series]) -> Iterator[str]:
+def _values(lines: Sequence[Series], x_label: str) -> Iterator[str]:
     for series in lines:
         if series.points:
             value = series.points[-1][1]
             shown = round_number(0.0 if abs(value) <= NOISE else float(f"{value:.4g}"))
             named = f"{series.name} {shown}" if len(lines) > 1 else shown
-            yield named if len(series.points) == 1 else f"{named} at each of {len(series.points):,} steps"
+            yield named if len(series.points) == 1 else f"{named} at each of {len(series.points):,} {x_label}s"

@@ -1,7 +1,6 @@
 """A run or a comparison in a sentence; and which of its metrics is the primary one."""
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
 
 from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary
 from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, Verdict
@@ -21,14 +20,6 @@ from modelyard.report.numbers import (
 _SHOWN = {Verdict.BETTER: "is better", Verdict.WORSE: "is worse"}
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-N = TypeVar("N", bound=_Named)
-
-
 def asked_of(run: EvaluationRun) -> tuple[object, ...]:
     """Return what tells the model of a run, with the prompts that it was asked with, from others."""
     return (run.model, *sorted(run.prompts.items()))
@@ -40,11 +31,6 @@ def labels_of(runs: Sequence[EvaluationRun]) -> list[str]:
     return [
         name if names.count(name) == 1 else f"{name} ({id_text(run.id)})" for name, run in zip(names, runs, strict=True)
     ]
-
-
-def primary_first(run: EvaluationRun, metrics: Iterable[N]) -> tuple[N, ...]:
-    scorer = (run.summary or {}).get("scorer")
-    return tuple(sorted(metrics, key=lambda one: one.name != scorer))
 
 
 def run_sentence(run: EvaluationRun, metrics: Sequence[MetricSummary], found: Aggregate) -> str:

@@ -8,8 +8,8 @@ import attrs
 from modelyard.domain.evaluation.statistics import Distribution
 from modelyard.parts.reports.line_plot import COLOURS, Scale, round_number
 
-WIDTH, HEIGHT = 420, 190
-LEFT, RIGHT, TOP, BOTTOM = 44, 12, 30, 28
+WIDTH, HEIGHT = 340, 200
+LEFT, RIGHT, TOP, BOTTOM = 44, 12, 44, 40
 NEUTRAL = "#8A8F98"
 
 
@@ -25,6 +25,7 @@ class Histogram:
     distribution: Distribution
     differences: bool = False
     lower_is_better: bool = False
+    of: str = "rows"
 
     @property
     def svg(self) -> str:
@@ -35,9 +36,10 @@ class Histogram:
         across = Scale(bars.centres[0] - step, bars.centres[-1] + step, LEFT, WIDTH - RIGHT)
         up = Scale(0, max(bars.counts) * 1.05, HEIGHT - BOTTOM, TOP)
         yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
-        yield ' font-family="system-ui, sans-serif" font-size="11" fill="currentColor">'
+        yield ' font-family="system-ui, sans-serif" font-size="12" fill="currentColor">'
         yield f"<title>{escape(self.title)}</title><desc>{escape(self._description())}</desc>"
-        yield f'<text x="{LEFT}" y="16" font-size="13" font-weight="600">{escape(self.title)}</text>'
+        yield f'<text x="{LEFT}" y="16" font-size="14" font-weight="600">{escape(self.title)}</text>'
+        yield f'<text x="{LEFT}" y="34" opacity=".7">{self.of}</text>'
         yield from _grid(up)
         for centre, count in zip(bars.centres, bars.counts, strict=True):
             if count:
@@ -64,10 +66,12 @@ class Histogram:
         if self.differences and across.low < 0 < across.high:
             yield f'<path d="M{across(0):.1f} {TOP}V{bottom}" stroke="currentColor" stroke-opacity=".6" '
             yield 'stroke-dasharray="3 3"/>'
-        for value in across.ticks(6):
+        for value in across.ticks(5):
             x = f"{across(value):.1f}"
             yield f'<path d="M{x} {bottom}v4" stroke="currentColor" stroke-opacity=".5"/>'
             yield f'<text x="{x}" y="{bottom + 17}" text-anchor="middle" opacity=".7">{round_number(value)}</text>'
+        below = "difference" if self.differences else "score"
+        yield f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end" opacity=".7">{below}</text>'
         yield f'<path d="M{LEFT} {bottom}H{WIDTH - RIGHT}" stroke="currentColor" stroke-opacity=".5"/>'
 
     def _description(self) -> str:

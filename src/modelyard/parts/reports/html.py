@@ -1,6 +1,7 @@
 """One self-contained HTML page: no script and no other file, light or dark as its reader prefers. Everything that is
 shown is escaped here. `Html` is text that is escaped already; `html` converts anything else to it."""
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -18,7 +19,7 @@ STYLE = """
 .modelyard h1{font-size:24px;margin:0 0 4px;letter-spacing:-.01em}
 .modelyard h2{font-size:16px;margin:36px 0 10px}
 .modelyard h3{font-size:14px;margin:20px 0 8px}
-.modelyard p{margin:6px 0;max-width:76ch}
+.modelyard p{margin:6px 0;max-width:76ch;overflow-wrap:anywhere}
 .modelyard .headline{font-size:18px;line-height:1.4;margin:10px 0 16px;overflow-wrap:anywhere}
 .modelyard .quiet,.modelyard dt,.modelyard caption{opacity:.68}
 .modelyard dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 18px;margin:14px 0}
@@ -39,18 +40,23 @@ STYLE = """
 .modelyard td.text{min-width:160px;max-width:360px;white-space:pre-wrap;overflow-wrap:anywhere}
 .modelyard td.text{font:12px/1.45 ui-monospace,Menlo,Consolas,monospace}
 .modelyard td small{display:block;opacity:.68;white-space:nowrap}
+.modelyard td.long,.modelyard td.long small{min-width:140px;white-space:normal;overflow-wrap:anywhere}
 .modelyard .strip{display:block;margin:2px 0;min-width:170px;max-width:none}
 .modelyard .chip{display:inline-block;padding:1px 9px;border-radius:99px;background:rgba(128,128,128,.18)}
 .modelyard .chip{font-size:12px;font-weight:600;white-space:nowrap}
 .modelyard .chip.better{background:#009E7333}
 .modelyard .chip.worse{background:#D55E0033}
-.modelyard .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(320px,1fr));gap:14px}
-.modelyard figure{margin:0;max-width:460px;padding:12px;border:1px solid rgba(128,128,128,.28);border-radius:10px}
-.modelyard figure.large{max-width:760px}
+.modelyard .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,366px),1fr));gap:14px}
+.modelyard figure{margin:0;max-width:400px;padding:12px;border:1px solid rgba(128,128,128,.28);border-radius:10px}
+.modelyard figure.large{max-width:760px;margin:0 0 14px}
 .modelyard figure svg{display:block;width:100%;height:auto}
+.modelyard .when-narrow{display:none}
 .modelyard details{margin:10px 0}
 .modelyard summary{display:list-item;cursor:pointer;font-weight:600;padding:4px 0}
 @media (max-width:700px){
+.modelyard .when-wide{display:none}
+.modelyard .when-narrow{display:block}
+.modelyard th,.modelyard th.number{white-space:normal}
 .modelyard .cards{overflow-x:visible;border:0}
 .modelyard .cards table,.modelyard .cards tbody{display:block}
 .modelyard .cards thead{position:absolute;left:-9999px}
@@ -61,7 +67,8 @@ STYLE = """
 .modelyard .cards td,.modelyard .cards td.text{max-width:none;overflow-wrap:anywhere}
 .modelyard .cards td:not([data-label=""])::before{content:attr(data-label) " ";font:600 12px system-ui;opacity:.72}
 .modelyard .cards td:empty{display:none}
-.modelyard .cards td.brief,.modelyard .cards td.choice{display:inline-block;padding:1px 0 1px 12px}
+.modelyard .cards td.brief,.modelyard .cards td.choice,.modelyard .cards td.number{display:inline-block}
+.modelyard .cards td.brief,.modelyard .cards td.choice,.modelyard .cards td.number{padding:1px 0 1px 12px}
 .modelyard .cards td.brief small{display:inline;margin-left:6px}
 .modelyard .cards td.brief:not([data-label=""])::before{content:none}
 }
@@ -92,6 +99,9 @@ class Html(str):
 
     __slots__ = ()
 
+
+_MARKUP, _LONG = re.compile("<[^>]*>"), re.compile(r"[^\s-]{32}")
+"""A cell with so long a word is broken anywhere, or else its table would be wider than the page."""
 
 _VOID = frozenset({"input", "link", "meta"})
 
@@ -135,12 +145,12 @@ def facts(pairs: Iterable[tuple[str, object]]) -> Html:
 def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]], kind: str = "") -> Html:
     """Return a table; a column is its heading and its classes ("number", "text", "brief", "choice"). A column in which
     every row has "" is left out. A "narrow" `kind` is small. On a narrow screen the rows of a table with more than
-    `AS_TABLE` columns are cards with the headings in their lines; "choice" columns share a line, and so do "brief"
-    ones, without headings."""
+    `AS_TABLE` columns, or with "text", are cards with the headings in their lines; "choice" and "number" columns share
+    a line, and so do "brief" ones, without headings."""
     rows = [*rows]
     shown = [at for at in range(len(columns)) if not rows or any(row[at] != "" for row in rows)]
     columns, rows = [columns[at] for at in shown], [[row[at] for at in shown] for row in rows]
-    cards = len(columns) > AS_TABLE
+    cards = len(columns) > AS_TABLE or any("text" in kind for _, kind in columns)
     head = tag("tr", *(tag("th" if name else "td", name, kind=of) for name, of in columns))
     lines = (tag("tr", *(_cell(*one, cards) for one in zip(row, columns, strict=True))) for row in rows)
     kinds = " ".join(filter(None, ("wide", "cards" if cards else "", kind)))
@@ -149,6 +159,8 @@ def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]], 
 
 def _cell(cell: object, column: tuple[str, str], labelled: bool) -> Html:
     name, kind = column
+    if _LONG.search(_MARKUP.sub(" ", str(cell))):
+        kind = f"{kind} long".strip()
     return tag("td", cell, kind=kind, data_label=name if labelled else None)
 
 
@@ -175,6 +187,12 @@ def plots(drawings: Iterable[str]) -> Html:
     """Return SVG drawings side by side. They are trusted: their author has escaped them."""
     figures = [tag("figure", Html(drawing)) for drawing in drawings]
     return tag("div", *figures, kind="plots") if figures else Html("")
+
+
+def drawing(wide: str, narrow: str) -> Html:
+    """Return a figure with an SVG drawing, and the one that a narrow screen shows in its place. They are trusted."""
+    shown = (tag("div", Html(one), kind=kind) for one, kind in ((wide, "when-wide"), (narrow, "when-narrow")))
+    return tag("figure", *shown, kind="large")
 
 
 def fragment(*content: object) -> Html:

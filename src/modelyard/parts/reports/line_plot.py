@@ -15,6 +15,9 @@ WIDTH, PANEL, GAP = 640, 200, 44
 SMALL = (340, 130)
 """The width, and the height of a panel, of a plot among others: it is shown as large as it is drawn."""
 
+NARROW = (340, 180)
+"""Of a large plot on a narrow screen."""
+
 POINTED_AT = 200
 """How many points of a line at most say their value under the pointer."""
 

@@ -11,7 +11,7 @@ from modelyard.parts.reports.clusters import cluster_notes
 from modelyard.parts.reports.html import Html, fragment, page, tag
 from modelyard.parts.reports.run_page import run_content
 from modelyard.report.evaluations.run import RunReport, cells, headers, notes, spent
-from modelyard.report.numbers import count_text, model_text, ref_text, value_text
+from modelyard.report.numbers import alike, count_text, model_text, ref_text, value_text
 
 SHOWN_ROWS = 5
 SHOWN_IN_NOTEBOOK = 10
@@ -55,9 +55,10 @@ def _paragraphs(run: EvaluationRun, found: Aggregate) -> Iterator[str]:
         yield markdown.table(titles, metrics, right=titles[1:])
         yield "\n".join(f"* {markdown.plain(note)}" for note in (*notes(found), *spent(found)))
     if found.failures:
-        shown = found.failures[:SHOWN_ROWS]
-        lines = [_code(note.digest[:10], note.detail, note.inputs) for note in shown]
-        yield markdown.folded("rows with errors", markdown.table(("row", "what went wrong", "inputs"), lines))
+        shown = alike(found.failures)[:SHOWN_ROWS]
+        lines = [_code(count_text(len(of)), of[0].detail, of[0].digest[:10], of[0].inputs) for of in shown]
+        titles = ("rows", "what went wrong", "such as", "inputs")
+        yield markdown.folded("rows with errors", markdown.table(titles, lines, right=titles[:1]))
     for one in found.metrics:
         worst = one.worst[:SHOWN_ROWS]
         lines = [_code(value_text(note.value, one.kind), note.digest[:10], note.inputs, note.output) for note in worst]

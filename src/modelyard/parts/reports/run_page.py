@@ -1,13 +1,13 @@
 """The page of a run, section by section."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
 from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary, RowNote
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.parts.reports.headline import passed_of, primary_first, run_sentence
+from modelyard.parts.reports.headline import passed_of, run_sentence
 from modelyard.parts.reports.histogram import NEUTRAL, Histogram
 from modelyard.parts.reports.html import (
     Html,
@@ -24,6 +24,7 @@ from modelyard.parts.reports.html import (
 )
 from modelyard.parts.reports.inline_chart import BETTER, PLAIN, interval_strip, share_strip
 from modelyard.report.numbers import (
+    alike,
     clusters_text,
     confidence_text,
     count_text,
@@ -34,6 +35,7 @@ from modelyard.report.numbers import (
     mean_text,
     model_text,
     money_text,
+    primary_first,
     ref_text,
     seconds_text,
     value_text,
@@ -195,13 +197,22 @@ def _worst(found: Aggregate, most: int | None) -> Iterator[Html]:
         yield joined([tag("h3", title), shown]) if at == 0 else folded(title, shown)
 
 
+def _rows_named(notes: Sequence[RowNote]) -> Html:
+    """Name the first of several rows, and fold the others."""
+    first, *others = map(short, notes)
+    return joined([first, folded(f"{len(others):,} more", *others)]) if others else first
+
+
 def _failures(found: Aggregate, most: int | None) -> Html:
     notes = found.failures[:most]
     if not notes:
         return Html("")
     title = f"{len(notes):,} of {found.failed:,} rows on which the model or a scorer failed"
-    columns = [("what went wrong", "text"), ("inputs", "text"), ("output", "text"), ("row", "")]
-    lines = [(note.detail, note.inputs, note.output, short(note)) for note in notes]
+    columns = [("what went wrong", "text"), ("rows", "number"), ("inputs", "text"), ("output", "text"), ("row", "")]
+    lines = [
+        (of[0].detail, count_text(len(of)) if len(of) > 1 else "", of[0].inputs, of[0].output, _rows_named(of))
+        for of in alike(notes)
+    ]
     return joined([tag("h3", title), long_table(columns, lines)])
 
 

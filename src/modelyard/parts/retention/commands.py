@@ -6,10 +6,18 @@ from typing import Any
 import attrs
 import click
 
-from modelyard.cli.terminal import PlaceType, StoreName, entity_option, json_option, opened, show_fields, store_option
-from modelyard.parts.entities import say_if_unknown
+from modelyard.cli.terminal import (
+    PlaceType,
+    StoreName,
+    entity_option,
+    json_option,
+    opened,
+    say_if_unknown,
+    show_fields,
+    store_option,
+)
 from modelyard.parts.retention.retained import MOST_DAYS
-from modelyard.parts.retention.service import KeepEvents, KeepLedger, KeepRuns, KeepTexts
+from modelyard.parts.retention.service import Keep
 
 
 class Days(click.FloatRange):
@@ -55,13 +63,13 @@ def keep(
         raise click.UsageError("--entity and --project go with texts")
     with opened(store) as platform:
         if what == "texts":
-            removed = attrs.asdict(platform.part(KeepTexts)(days, entity=entity, project=project))
+            removed = attrs.asdict(platform.part(Keep).texts(days, entity=entity, project=project))
         elif what == "ledger":
-            removed = {"rows": platform.part(KeepLedger)(days, export)}
+            removed = {"rows": platform.part(Keep).ledger(days, export)}
         elif what == "events":
-            removed = attrs.asdict(platform.part(KeepEvents)(days, export))
+            removed = attrs.asdict(platform.part(Keep).events(days, export))
         else:
-            removed = attrs.asdict(platform.part(KeepRuns)(days, export))
+            removed = attrs.asdict(platform.part(Keep).runs(days, export))
     show_fields(removed.items(), as_json)
 
 

@@ -95,7 +95,7 @@ def _interfaces(context: click.Context, option: click.Parameter, given: str) -> 
     default=_STANDARD,
     metavar="NAME,...",
     callback=_interfaces,
-    help=f"What to serve, of {', '.join(_KNOWN)}.  [default: {_STANDARD}]",
+    help=f"What to serve, of {', '.join(_KNOWN)}.  [default: all but uploads]",
 )
 @click.option("--uploads", is_flag=True, help="Take training data from the W&B client too.")
 @click.option("--dashboard", is_flag=True, help="Add the pages of the dashboard, at /dashboard.")

@@ -3,8 +3,16 @@
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.terminal import Pairs, StoreName, json_option, names_once, opened, show_values, store_option
-from modelyard.parts.entities import say_if_unknown
+from modelyard.cli.terminal import (
+    Pairs,
+    StoreName,
+    json_option,
+    names_once,
+    opened,
+    say_if_unknown,
+    show_values,
+    store_option,
+)
 
 COLUMNS = ("entity", "weight", "running", "running_of")
 

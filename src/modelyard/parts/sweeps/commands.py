@@ -75,7 +75,7 @@ def train_sweep(
         more["needs"] = {"priority": priority}
     with opened(store) as platform:
         try:
-            sweep = platform.sweeps.start(model, data, validation=_part(validation), **more, **dict(options))
+            sweep = platform.training.sweep(model, data, validation=_part(validation), **more, **dict(options))
         except TypeError as wrong:  # an option that the method lacks
             raise click.UsageError(str(wrong)) from wrong
         if no_wait:
@@ -105,7 +105,7 @@ def sweeps() -> None:
 def list_sweeps(store: StoreName, entity: str | None, last: int, as_json: bool) -> None:
     """List sweeps, the newest first."""
     with opened(store) as platform:
-        lines = [_line(one) for one in islice(platform.sweeps.list(entity=entity), last)]
+        lines = [_line(one) for one in islice(platform.training.sweeps.list(entity=entity), last)]
     show(as_json, COLUMNS, lines)
 
 
@@ -125,7 +125,7 @@ def _line(sweep: SweepHandle) -> list[Any]:
 def show_sweep(store: StoreName, sweep: str, save: Path | None, as_json: bool) -> None:
     """Show SWEEP, by its name ([[entity/]project/]name) or id: its trials, the lowest held-out loss first."""
     with opened(store) as platform:
-        found = platform.sweeps.get(sweep)
+        found = platform.training.sweeps.get(sweep)
         if save:
             found.save(save)
         if as_json:

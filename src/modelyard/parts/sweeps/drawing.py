@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from modelyard.parts.reports.html import Html, chip, facts, joined, table, tag
+from modelyard.parts.reports.html import Html, chip, drawing, facts, joined, table, tag
 from modelyard.parts.reports.line_plot import COLOURS, SEPARATE_FILE, Scale
 from modelyard.parts.sweeps.records import Sweep, facts_of, number
 
 if TYPE_CHECKING:
     from modelyard.parts.sweeps.results import BestTrial, SweepTable, SweepTrial
 
-WIDTH, HEIGHT, SIDE, TOP, BOTTOM = 640, 280, 56, 58, 24
+WIDTH, NARROW, HEIGHT, SIDE, TOP, BOTTOM = 640, 340, 280, 56, 74, 24
+"""The narrow width is that of a small screen."""
+
 SCORE_LABEL = "held-out loss"
 _HALO = 'stroke="Canvas" stroke-width="4" stroke-linejoin="round" paint-order="stroke"'
 """Around values, which lines would strike through."""
@@ -31,7 +33,8 @@ def trial_table(trials: "SweepTable") -> Html:
     at = headings.index("status")
     kinds = {"succeeded": "better", "failed": "worse"}
     rows = [[*line[:at], chip(str(line[at]), kinds.get(str(line[at]), "")), *line[at + 1 :]] for line in cells]
-    return table([(name, "number" if name in numbers else "") for name in headings], rows)
+    of = {"status": "choice", "model": ""}
+    return table([(name, "number" if name in numbers else of.get(name, "choice")) for name in headings], rows)
 
 
 @attrs.frozen
@@ -41,6 +44,7 @@ class ParallelPlot:
     title: str
     axes: Mapping[str, Sequence[Any]]
     trials: "Sequence[SweepTrial]"
+    width: int = WIDTH
 
     @property
     def svg(self) -> str:
@@ -59,8 +63,9 @@ class ParallelPlot:
         scores = [one.score for one in measured if one.score is not None]
         axes = [*((name, PlotAxis.of(values)) for name, values in self.axes.items())]
         axes.append((SCORE_LABEL, PlotAxis.of(scores)))
-        across = Scale(0, max(len(axes) - 1, 1), SIDE, WIDTH - SIDE)
-        yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {TOP + HEIGHT + BOTTOM}" width="{WIDTH}"'
+        across = Scale(0, max(len(axes) - 1, 1), SIDE, self.width - SIDE)
+        size = f'viewBox="0 0 {self.width} {TOP + HEIGHT + BOTTOM}" width="{self.width}"'
+        yield f'<svg xmlns="http://www.w3.org/2000/svg" {size}'
         yield f' role="img" font-family="system-ui, sans-serif" font-size="12" fill="currentColor"{style}>'
         said = "; ".join(map(_said, measured)) or "no trial has a score yet"
         yield f"<title>{escape(self.title)}</title><desc>{escape(said)}</desc>"
@@ -68,7 +73,7 @@ class ParallelPlot:
         for place, one in reversed([*enumerate(measured)]):
             yield self._line(one, [axis for _, axis in axes], across, best=place == 0)
         for at, (name, axis) in enumerate(axes):
-            yield from axis.drawn(name, across(at))
+            yield from axis.drawn(name, across(at), raised=at % 2 == 1 and self.width == NARROW)
         yield "</svg>\n"
 
     def _line(self, trial: "SweepTrial", axes: Sequence["PlotAxis"], across: Scale, best: bool) -> str:
@@ -110,10 +115,11 @@ class PlotAxis:
         margin = 0.0 if high > low else 0.5
         return Scale(low - margin, high + margin, TOP + HEIGHT, TOP)
 
-    def drawn(self, name: str, x: float) -> Iterator[str]:
-        """Yield the line of the axis, its name and its values."""
+    def drawn(self, name: str, x: float, raised: bool) -> Iterator[str]:
+        """Yield the line of the axis, its name and its values. A name that is raised leaves room for its neighbours."""
         yield f'<path d="M{x:.1f} {TOP}v{HEIGHT}" stroke="currentColor" stroke-opacity=".5"/>'
-        yield f'<text x="{x:.1f}" y="{TOP - 14}" text-anchor="middle" font-weight="600">{escape(name)}</text>'
+        above = TOP - (30 if raised else 14)
+        yield f'<text x="{x:.1f}" y="{above}" text-anchor="middle" font-weight="600">{escape(name)}</text>'
         ends = [min(self.values), max(self.values)] if self.numeric and name == SCORE_LABEL else self.values
         for value in dict.fromkeys(map(_hashable, ends)):
             shown = number(value) if type(value) is float else str(value)
@@ -139,7 +145,8 @@ def _said(trial: "SweepTrial") -> str:
 def sweep_content(record: Sweep, trials: "SweepTable", best: "BestTrial | None") -> Html:
     """Return the best trial, the plot, the table, and what was requested."""
     headline = tag("p", f"Best so far: {best}" if best else "No trial has a score yet.", kind="headline")
-    drawing = ParallelPlot("Options and held-out loss", record.axes, trials)._repr_html_()
+    wide, narrow = (ParallelPlot("Options and held-out loss", record.axes, trials, one) for one in (WIDTH, NARROW))
+    figure = drawing(wide._repr_html_(), narrow._repr_html_())
     failed = [f"Trial {one.number} failed: {one.error_message}" for one in trials if one.status == "failed"]
-    parts = [headline, tag("div", Html(drawing)), trial_table(trials), *(tag("p", line) for line in failed)]
+    parts = [headline, figure, trial_table(trials), *(tag("p", line) for line in failed)]
     return joined([*parts, facts(facts_of(record).items())])

@@ -23,7 +23,7 @@ _RUNNING = ("queued", "running")
 
 
 class SweepHandle:
-    """One sweep, found again by its name or id after a restart: `platform.sweeps.get(name)`.
+    """One sweep, found again by its name or id after a restart: `platform.training.sweeps.get(name)`.
 
     While some worker is alive, `wait` waits for it. Without one it runs the jobs in the calling thread.
 

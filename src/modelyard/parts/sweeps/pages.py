@@ -22,7 +22,8 @@ def listed(view: View) -> HtmlPage:
     columns = [("sweep", ""), ("trials", "number"), ("ended", "number"), ("best held-out loss", "number"), ("made", "")]
     start = 'platform.training.sweep("desk/support", "answers.jsonl", learning_rate=[1e-5, 1e-4], epochs=[1, 2])'
     shown = table(columns, found) if found else empty("No sweep yet. Start one:", start)
-    return HtmlPage("Sweeps", joined([shown]), live=True)
+    lead = "One training for each combination of options: which trains best."
+    return HtmlPage("Sweeps", joined([shown]), live=True, lead=lead)
 
 
 def _line(view: View, sweep: SweepHandle) -> tuple[object, ...]:
@@ -42,6 +43,7 @@ def shown(view: View) -> HtmlPage:
         f"{record.project}/{record.name}",
         joined([sweep_content(record, trials, best_trial(record, trials)), stop]),
         live=True,
+        lead="A training for each combination of options, the best first: that with the lowest held-out loss.",
     )
 
 

@@ -1,4 +1,4 @@
-"""A model trained with every combination of options: `platform.training.sweep`, `platform.sweeps`."""
+"""A model trained with every combination of options: `platform.training.sweep`, `platform.training.sweeps`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -52,7 +52,7 @@ _HOME = "modelyard.parts.sweeps.commands"
 PART = Part(
     "sweeps",
     records=_records,
-    resources={"sweeps": _sweeps, "training.sweep": _sweep},
+    resources={"training.sweeps": _sweeps, "training.sweep": _sweep},
     on_event=_on_event,
     pages=_pages,
     commands={

@@ -1,10 +1,11 @@
 """Sweeps of the caller: start one, and find it again."""
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
@@ -55,19 +56,17 @@ class SweepRequest:
     name: str | None
 
 
-class Sweeps:
-    """Models that are trained with every combination of options.
+class StartSweep:
+    """Starts sweeps: `platform.training.sweep`, called as a method is.
 
-    sweep = platform.sweeps.start("desk/support", "answers.jsonl", learning_rate=[1e-5, 1e-4], epochs=[1, 2])
+    sweep = platform.training.sweep("desk/support", "answers.jsonl", learning_rate=[1e-5, 1e-4], epochs=[1, 2])
     print(sweep.wait().best)
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime, self._principal = runtime, principal
 
-    # ---- starting
-
-    def start(
+    def __call__(
         self,
         model: Model | str,
         data: Data,
@@ -275,7 +274,20 @@ class Sweeps:
         tx.add(sweep)
         return sweep
 
-    # ---- finding
+
+class Sweeps:
+    """The sweeps that a principal may see: `platform.training.sweeps`."""
+
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self._runtime, self._principal = runtime, principal
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> StartSweep:
+            if name != "start":
+                raise AttributeError(f"there is no training.sweeps.{name}")
+            warnings.warn("platform.sweeps.start is platform.training.sweep now", DeprecationWarning, stacklevel=2)
+            return StartSweep(self._runtime, self._principal)
 
     def get(self, sweep: str) -> SweepHandle:
         """Return a sweep by its id or name: "name", "project/name" or "entity/project/name". Raises `NotFound`,
@@ -329,11 +341,3 @@ def _moved(place: str, other: str) -> Iterator[None]:
             attrs.evolve(one, loc=(other, *one.loc[1:])) if one.loc[:1] == (place,) else one for one in wrong.problems
         ]
         raise InvalidInput(problems) from None
-
-
-class StartSweep(Sweeps):
-    """Starts sweeps: `platform.training.sweep`, called as a method is."""
-
-    def __call__(self, model: Model | str, data: Data, **options: Any) -> SweepHandle:
-        """Do what `platform.sweeps.start` does, with the same options."""
-        return self.start(model, data, **options)

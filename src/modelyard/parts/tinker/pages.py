@@ -34,7 +34,8 @@ def listed(view: View) -> HtmlPage:
     shown = table([*columns, ("last command", ""), ("created", "")], [_line(view, run) for run in page])
     more = view.link("Older runs", "tinker", after=page.items[-1].id) if page.has_more else ""
     content = joined([shown if page.items else _nothing(), tag("p", more)])
-    return HtmlPage("Tinker runs", content, live=not view.query.get("after"))
+    lead = "Trainings that programs drive, step by step, with Tinker's client."
+    return HtmlPage("Tinker runs", content, live=not view.query.get("after"), lead=lead)
 
 
 def _nothing() -> Html:
@@ -91,7 +92,8 @@ def run(view: View) -> HtmlPage:
             section("Metadata", _metadata(found.metadata)),
         ]
     )
-    return HtmlPage("Tinker run", content, live=not found.ended)
+    lead = "A training that a program drives: its curves, what it saved, and its last commands."
+    return HtmlPage(f"Tinker run of {found.base_model}", content, live=not found.ended, lead=lead)
 
 
 def _facts(view: View, run: TrainingRun, steps: Sequence[MetricRow]) -> Iterator[tuple[str, object]]:
@@ -106,7 +108,10 @@ def _facts(view: View, run: TrainingRun, steps: Sequence[MetricRow]) -> Iterator
     yield "trained tokens", _tokens(run, steps)
     yield "commands applied", count_text(run.applied + 1)
     yield "last command", when(runs.last_request(run))
-    yield "client", " ".join(filter(None, (session.display_name, session.sdk_version))) or NONE
+    yield (
+        "client",
+        joined([tag("bdi", session.display_name), " ", session.sdk_version]) if session.sdk_version else NONE,
+    )
     yield "client last seen", when(session.seen_at)
     yield "created", when(run.created_at)
     yield "job", view.link(short_id(run.job_id), "jobs", run.job_id)

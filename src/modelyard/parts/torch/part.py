@@ -72,9 +72,9 @@ PART = Part(
     resources={
         "add_base_model": _add_base_model,
         "base_models": _base_models,
-        "export_model": _export_model,
-        "push_model": _push_model,
-        "import_adapter": _import_adapter,
+        "models.export": _export_model,
+        "models.push": _push_model,
+        "models.import_adapter": _import_adapter,
     },
     engine=_engine,
     commands={

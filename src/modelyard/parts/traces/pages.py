@@ -22,7 +22,7 @@ from modelyard.parts.dashboard.view import (
     when,
     whole_number,
 )
-from modelyard.parts.reports.html import Html, facts, html, joined, section, table, tag
+from modelyard.parts.reports.html import Html, facts, folded, html, joined, section, table, tag
 from modelyard.parts.traces.call_filter import CallFilter
 from modelyard.parts.traces.call_query import CallOrder, CallQuery
 from modelyard.parts.traces.calls import CallLineage
@@ -39,6 +39,7 @@ IN_TREE = 200
 
 MOST_FEEDBACK = 50
 LONGEST = 20_000
+LONGEST_PROBLEM = 1000
 LONGEST_NAME = 40
 OUTCOMES = ("success", "error", "running")
 _START = CallOrder("started_at", lambda call: call.started_at, descending=True)
@@ -124,7 +125,8 @@ def listed(view: View) -> HtmlPage:
     words = "Older calls" if len(calls) == PAGE else "Look at older calls"
     more = "" if further is None else view.link(words, "traces", **wanted.query(skip=further))
     content = joined([_filters(view, wanted), shown if calls else nothing, tag("p", more)])
-    return HtmlPage("Traces", content, live=not wanted.skip)
+    lead = "Calls that programs record: what was asked, what was answered, and how long it took."
+    return HtmlPage("Traces", content, live=not wanted.skip, lead=lead)
 
 
 def _page(view: View, wanted: Wanted) -> tuple[Sequence[TracedCall], int | None]:
@@ -164,7 +166,7 @@ def _filters(view: View, wanted: Wanted) -> Html:
 
 
 def _field(name: str, value: str, words: str) -> Html:
-    return tag("input", type="search", name=name, value=value, placeholder=words, size=18, aria_label=words)
+    return tag("input", type="search", name=name, value=value, placeholder=words, size=13, aria_label=words)
 
 
 def _nothing() -> Html:
@@ -245,7 +247,7 @@ def call(view: View) -> HtmlPage:
     content = joined(
         [
             facts(_facts(view, found)),
-            tag("p", one.exception, kind="problem") if one.exception else "",
+            _problem(one.exception),
             section("Trace", _tree(view, [*calls.query(trace, **place)], one)),
             section("Inputs", _value(one.inputs)),
             section("Output", _value(one.output.get("value"))),
@@ -253,7 +255,8 @@ def call(view: View) -> HtmlPage:
             section("Attributes", _value(one.attributes) if one.attributes else ""),
         ]
     )
-    return HtmlPage(_name(one), content, live=one.ended_at is None)
+    lead = "A recorded call: what was asked and answered, and the calls around it."
+    return HtmlPage(_name(one), content, live=one.ended_at is None, lead=lead)
 
 
 def _facts(view: View, found: CallLineage) -> list[tuple[str, object]]:
@@ -309,8 +312,26 @@ def _tree(view: View, calls: Sequence[TracedCall], here: TracedCall) -> Html:
 
 def _value(value: Any) -> Html:
     if isinstance(value, Mapping) and value and all(len(name) <= LONGEST_NAME for name in value):
-        return facts((name, tag("pre", _plain(part) or NONE)) for name, part in value.items())
+        return facts((name, _shown(part)) for name, part in value.items())
     return tag("pre", _plain(value) or NONE)
+
+
+def _shown(value: Any) -> Html:
+    """Return a conversation as its turns, and anything else as it is."""
+    turns = value if isinstance(value, Sequence) and not isinstance(value, str) else ()
+    if not turns or not all(isinstance(one, Mapping) and {*one} == {"role", "content"} for one in turns):
+        return tag("pre", _plain(value) or NONE)
+    return joined(tag("pre", tag("b", _plain(one["role"])), "\n", _plain(one["content"])) for one in turns)
+
+
+def _problem(text: str | None) -> Html:
+    """Return the exception of a call; a long one is folded after its first words."""
+    if not text:
+        return Html("")
+    if len(text) <= LONGEST_PROBLEM:
+        return tag("pre", text, kind="problem")
+    first = tag("pre", f"{text[:LONGEST_PROBLEM]}…", kind="problem")
+    return joined([first, folded(f"All {count_text(len(text))} characters", tag("pre", _plain(text)))])
 
 
 def _feedback(said: Sequence[Feedback]) -> Html:

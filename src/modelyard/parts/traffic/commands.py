@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from modelyard.cli.terminal import StoreName, json_option, names_once, opened, show_fields, store_option
+from modelyard.cli.terminal import StoreName, json_option, names_once, noted_entity, opened, show_fields, store_option
 from modelyard.domain.worker import Resources
 from modelyard.errors import JobFailed
 
@@ -60,7 +60,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 @click.option("--holdout", type=float, default=0.0, help="Keep this part of the conversations apart, such as 0.1.")
 @click.option("--limit", type=int, help="At most so many rows, the newest.")
 @click.option("--project", help="Only of this project; the dataset is in it, else in the default one.")
-@click.option("--entity", help="Of this entity.")
+@click.option("--entity", callback=noted_entity, help="Of this entity.")
 @click.option("--train", metavar="MODEL", help="Train MODEL on them: by SFT, with --pairs by DPO.")
 @click.option("--priority", type=int, help="From -1000 to 1000; the higher runs first, its training too.")
 @click.option("--idempotency-key", metavar="KEY", help="The same command with the same KEY makes one job only.")

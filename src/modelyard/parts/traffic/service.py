@@ -140,7 +140,7 @@ class Traffic:
             if dataset and self._principal.scope.covers(dataset.entity, dataset.project):
                 with self._runtime.artifacts.open(dataset.artifact) as file:
                     for number, row in enumerate(read_dataset(file)):
-                        yield TrainedRow(trained.step, dataset.url, number, row.sources)
+                        yield TrainedRow(trained.step, dataset.url, number, getattr(row, "sources", ()))
 
 
 def _shown(snapshot: Snapshot, jobs: Sequence[Job]) -> Sequence[CollectionJob]:

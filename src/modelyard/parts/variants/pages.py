@@ -42,7 +42,8 @@ def listed(view: View) -> HtmlPage:
     columns = [("variant", ""), ("entity", ""), ("newest", "number"), ("aliases", ""), ("made", "")]
     nothing = empty("No variant yet. Publish what a file says:", "modelyard variants import support.toml")
     shown = table(columns, found) if found else nothing
-    return HtmlPage("Variants", joined([shown, _form(view, EXAMPLE, "A new variant")]))
+    lead = "Models with a prompt, in versions: what is served under a name, and how it changed."
+    return HtmlPage("Variants", joined([shown, _form(view, EXAMPLE, "A new variant")]), lead=lead)
 
 
 def _line(view: View, one: Variant) -> tuple[object, ...]:
@@ -107,10 +108,11 @@ def shown(view: View) -> HtmlPage:
         )
         for at in versions
     ]
-    served = [("Served as", tag("code", f"variants/{one.project}/{one.name}"))]
+    served = [("served as", tag("code", f"variants/{one.project}/{one.name}"))]
     parts = [facts(served), section("Versions", table(columns, lines)), _aliases(view, one, name)]
     edit = _form(view, variants.file(name), "The next version")
-    return HtmlPage(f"{one.project}/{one.name}", joined([*parts, _compare(view, one), edit]))
+    lead = "A model with a prompt: its versions, and which of them is served."
+    return HtmlPage(f"{one.project}/{one.name}", joined([*parts, _compare(view, one), edit]), lead=lead)
 
 
 def _compare(view: View, one: Variant) -> Html:
@@ -152,7 +154,7 @@ def _aliases(view: View, one: Variant, name: str) -> Html:
         for alias in aliases
         for move in islice(variants.moves(name, alias.name, order="desc"), SHOWN)
     ]
-    return section("Aliases", table(columns, lines), folded("History", table(history, moves)))
+    return section("Aliases", table(columns, lines, "narrow"), folded("History", table(history, moves)))
 
 
 def diff(view: View) -> HtmlPage:
@@ -162,7 +164,8 @@ def diff(view: View) -> HtmlPage:
     lines = [_difference(line) for line in found.text.splitlines(keepends=True)[2:]]
     links = [view.link(f"version {at.number}", "variants", one.id, at.number) for at in (found.before, found.after)]
     between = tag("p", links[0], " and ", links[1], f": {', '.join(found.changed) or 'the same'}")
-    return HtmlPage(f"{one.project}/{one.name}: what differs", joined([between, tag("pre", *lines)]))
+    lead = "Two versions: what the later one adds and takes away."
+    return HtmlPage(f"{one.project}/{one.name}: what differs", joined([between, tag("pre", *lines)]), lead=lead)
 
 
 def _difference(line: str) -> Html:
@@ -176,7 +179,9 @@ def version(view: View) -> HtmlPage:
     found = view.platform.part(Variants).lineage(name)
     text = view.platform.part(Variants).file(name)
     parts = [_facts(view, one, found), section("File", tag("pre", tag("code", text))), _runs(view, found)]
-    return HtmlPage(f"{one.project}/{one.name}@{number}", joined([*parts, _promotion(view, one, found.version)]))
+    content = joined([*parts, _promotion(view, one, found.version)])
+    lead = "One version: what it says, where it comes from, and how it scores."
+    return HtmlPage(f"{one.project}/{one.name}@{number}", content, lead=lead)
 
 
 def _facts(view: View, one: Variant, found: VariantLineage) -> Html:
@@ -188,14 +193,14 @@ def _facts(view: View, one: Variant, found: VariantLineage) -> Html:
     if at.parent is not None:
         parent = view.link(f"version {at.parent}", "variants", one.id, "diff", before=at.parent, after=at.number)
     pairs = [
-        ("Variant", view.link(f"{one.project}/{one.name}", "variants", one.id)),
-        ("Model", model),
-        ("Made from", parent),
-        ("Digest", tag("code", at.digest)),
-        ("Aliases", ", ".join(found.aliases) or NONE),
-        ("Note", at.note or NONE),
-        ("By", key_text(view, at.by)),
-        ("Made", when(at.created_at)),
+        ("variant", view.link(f"{one.project}/{one.name}", "variants", one.id)),
+        ("model", model),
+        ("made from", parent),
+        ("digest", tag("code", at.digest)),
+        ("aliases", ", ".join(found.aliases) or NONE),
+        ("note", at.note or NONE),
+        ("by", key_text(view, at.by)),
+        ("made", when(at.created_at)),
     ]
     return facts(pairs)
 

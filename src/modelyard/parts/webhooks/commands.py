@@ -7,6 +7,7 @@ from modelyard.cli.terminal import (
     StoreName,
     entity_option,
     json_option,
+    noted_entity,
     opened,
     show,
     show_fields,
@@ -35,7 +36,7 @@ def _show_new(made: NewWebhook, as_json: bool) -> None:
 @webhooks.command("add")
 @store_option
 @click.argument("url")
-@click.option("--entity", required=True, help="The entity whose events are posted.")
+@click.option("--entity", required=True, callback=noted_entity, help="The entity whose events are posted.")
 @click.option("--event", "events", multiple=True, help="Only events of this type; repeat for more.")
 @click.option("--trusted", is_flag=True, help="It may be in this machine's own network, and without TLS.")
 @json_option

@@ -23,7 +23,8 @@ def listed(view: View) -> HtmlPage:
     nothing = empty("No webhook yet.", "modelyard webhooks add https://example.org/hook --entity NAME")
     shown = table(columns, endpoints) if endpoints else nothing
     undelivered = section("Could not be delivered", table(of_dead, dead)) if dead else Html("")
-    return HtmlPage("Webhooks", joined([shown, undelivered]))
+    lead = "Addresses that are told of what happens, and the messages that did not reach them."
+    return HtmlPage("Webhooks", joined([shown, undelivered]), lead=lead)
 
 
 def _endpoint(one: WebhookEndpoint) -> tuple[object, ...]:

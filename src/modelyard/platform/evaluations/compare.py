@@ -71,8 +71,8 @@ def assert_not_worse(report: ComparisonReport, metric: str | None, margin: float
 
 
 def export_lines(runtime: Runtime, run: EvaluationRun, format: Format) -> Iterator[bytes]:
-    if format not in get_args(Format):
-        raise InvalidInput.at("format", msg=f"must be one of {', '.join(get_args(Format))}")
+    if format not in (known := get_args(Format)):
+        raise InvalidInput.at("format", msg=f"must be one of {', '.join(known)}{nearest(str(format), known)}")
     stored = StoredRun(runtime, run.id)
     return run_lines(RunRows(stored.full, stored.columns), format)
 

@@ -42,7 +42,7 @@ RunSpecs = Generator[RunSpec, None, None]
 
 _ROWS = (
     "mappings, one for each row; a version of a dataset, or its reference, such as "
-    "weave:///<entity>/<project>/object/<name>; or the path of a JSON Lines file, or of a table that ends in .csv"
+    "modelyard:///<entity>/<project>/object/<name>; or the path of a JSON Lines file, or of a table that ends in .csv"
 )
 
 

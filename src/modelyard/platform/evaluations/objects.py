@@ -149,7 +149,9 @@ class Objects:
         `InvalidInput` for a string that is not a reference, `ObjectDeleted`, `NotFound`, `Forbidden`."""
         parsed = ObjectRef.parse(ref) if isinstance(ref, str) else ref
         if parsed is None:
-            raise InvalidInput.at("ref", msg="must be a reference such as weave:///<entity>/<project>/object/<name>")
+            raise InvalidInput.at(
+                "ref", msg="must be a reference such as modelyard:///<entity>/<project>/object/<name>"
+            )
         return self.get(kind, parsed.name, parsed.version or LATEST, project=parsed.project, entity=parsed.entity)
 
     def list(

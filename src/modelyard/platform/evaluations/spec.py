@@ -298,8 +298,8 @@ def _fresh_seed(runtime: Runtime) -> int:
 
 
 _NAME_FORM = (
-    "must be a name such as quiz or quiz:v0, a reference such as weave:///<entity>/<project>/object/<name>[:<version>] "
-    "or a version of an evaluation as `publish` and `get` return it"
+    "must be a name such as quiz or quiz:v0, a reference such as modelyard:///<entity>/<project>/object/<name>"
+    "[:<version>] or a version of an evaluation as `publish` and `get` return it"
 )
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobProgress, JobStatus, JobSummary
 from modelyard.domain.record import Order
 from modelyard.domain.training import TrainingEvent
 from modelyard.errors import InvalidInput, NotFound, nearest
+from modelyard.platform.extended import Extended
 from modelyard.platform.jobs.announced import require_worker, waits_of
 from modelyard.platform.jobs.claims import latest_job
 from modelyard.platform.jobs.events import event_listing
@@ -18,17 +19,21 @@ from modelyard.platform.paging import cursor_at, get_or_none, index_listing, lis
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
+if TYPE_CHECKING:
+    from modelyard.parts.resources import JobsMembers
+else:
+    JobsMembers = object
+
 T = TypeVar("T")
 
 
-class Jobs:
+class Jobs(Extended, JobsMembers):
     """The jobs that a principal may see. The resource of a training or an evaluation shows more.
 
     [(job.kind, job.status) for job in platform.jobs.list()]
     """
 
-    def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self._runtime, self._principal = runtime, principal
+    AREA: ClassVar[str] = "jobs."
 
     def get(self, id: str) -> JobSummary:
         """Return a job by its id; or, by the id of an evaluation run, the last job on it. Raises `NotFound`."""

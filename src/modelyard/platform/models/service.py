@@ -1,20 +1,21 @@
 """Trainable models, their checkpoints, and what is logged to them (specification 4.3)."""
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 import attrs
 
 from modelyard import report
-from modelyard.domain.identity import Principal, check_name
+from modelyard.domain.identity import check_name
 from modelyard.domain.models import Checkpoint, Model, Retention, TrajectoryLog
 from modelyard.domain.promotion import Alias, Change, CheckpointLineage, NotWorse, Promotion
 from modelyard.domain.record import EMPTY, Order
 from modelyard.domain.training import TrajectoryGroup
-from modelyard.errors import InvalidInput, NotFound
+from modelyard.errors import InvalidInput, NotFound, nearest
 from modelyard.platform.catalogue.offered_models import entries_answered
 from modelyard.platform.checkpoints.aliases import remove_alias, roll_back
 from modelyard.platform.checkpoints.lookup import found_checkpoint, named_model
@@ -28,6 +29,7 @@ from modelyard.platform.checkpoints.transactions import (
     log_place,
     model_place,
 )
+from modelyard.platform.extended import Extended
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.lineage import checkpoint_lineage
 from modelyard.platform.listing import Listing, accept_all, short_listing
@@ -35,9 +37,13 @@ from modelyard.platform.models.promotion import PROD, change_alias, list_aliases
 from modelyard.platform.models.trajectory_logs import read_log, store_log
 from modelyard.platform.owned import artifacts_of
 from modelyard.platform.paging import get_or_none, index_listing, listed_entity, listed_index, named_place
-from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import GroupData
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
+
+if TYPE_CHECKING:
+    from modelyard.parts.resources import ModelsMembers
+else:
+    ModelsMembers = object
 
 MAX_STEPS = 1000
 JOBS_AT_ONCE = 100
@@ -61,7 +67,7 @@ class DeletedCheckpoints:
     not_found_steps: tuple[int, ...]
 
 
-class Models:
+class Models(Extended, ModelsMembers):
     """The trainable models that a principal may see.
 
     Methods take a model by value, by id, or by name: "project/name" or "entity/project/name".
@@ -69,8 +75,7 @@ class Models:
     model = platform.models.create("support", project="bots", base_model="tabular-mini")
     """
 
-    def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self._runtime, self._principal = runtime, principal
+    AREA: ClassVar[str] = "models."
 
     # ---- models
 
@@ -225,11 +230,15 @@ class Models:
         Kept are the `keep_last` highest steps, the `keep_best` ones by a metric, such as ("reward", 3), and checkpoints
         that are younger than `ttl` or lack the metric; others are removed. Without any rule all stay. The latest
         checkpoint, step 0, pinned ones, checkpoints that a job needs, and targets of an alias, now or after a rollback,
-        are always kept. Raises `InvalidInput`, `NotFound`.
+        are always kept. Warns if checkpoints were measured, and none by this metric. Raises `InvalidInput`, `NotFound`.
         """
         metric, best = keep_best or (None, None)
         seconds = None if ttl is None else ttl.total_seconds()
         policy = Retention(self.get(model).id, keep_last, best, metric, lower_is_better, seconds)
+        known = {name for one in self.checkpoints(model) for name in one.metrics} if metric else set()
+        if known and metric not in known:
+            meant = nearest(str(metric), known) or f"; they have {', '.join(sorted(known))}"
+            warnings.warn(f"keep_best: no checkpoint has {metric!r}, so it removes none{meant}", stacklevel=2)
         return self._runtime.store.transact(lambda tx: self._retain(tx, policy))
 
     def get_retention(self, model: Model | str) -> Retention | None:

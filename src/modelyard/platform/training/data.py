@@ -25,6 +25,7 @@ from modelyard.domain.training import (
 from modelyard.domain.training_config import TrainingConfig
 from modelyard.errors import InvalidInput, Problem, located_at
 from modelyard.formats.converter import unstructure
+from modelyard.formats.taught import trajectories_in
 from modelyard.formats.training_data import RowFormat, read_groups, says_nothing
 from modelyard.formats.trajectories import trajectory_of
 from modelyard.part import Part
@@ -40,7 +41,8 @@ Row = TypeVar("Row", bound=Example | Preference)
 
 ExampleData = Iterable[Example | Mapping[str, Any]]
 PreferenceData = Iterable[Preference | Mapping[str, Any]]
-DatasetRows = ExampleData | PreferenceData | Iterable[Example | Preference]
+TaughtData = Iterable[Trajectory | TrajectoryGroup | Mapping[str, Any]]
+DatasetRows = ExampleData | PreferenceData | TaughtData | Iterable[Example | Preference | Trajectory]
 GroupData = Iterable[TrajectoryGroup | Mapping[str, Any]]
 
 
@@ -122,6 +124,12 @@ def any_form(parts: Iterable[Part], rows: RowFormat[Any]) -> RowFormat[Any]:
     return rows
 
 
+def each_trajectory(data: TaughtData) -> Iterator[Trajectory | Mapping[str, Any]]:
+    """Yield trajectories, those of a group one by one."""
+    for one in data:
+        yield from one.trajectories if isinstance(one, TrajectoryGroup) else trajectories_in(one)
+
+
 # ---- what a base model reads -------------------------------------------------------------------------------------
 
 _Place = tuple[str | int, ...]
@@ -163,6 +171,10 @@ class BaseModelCheck:
     @property
     def _by_text(self) -> bool:
         return getattr(self.config, "allow_training_without_logprobs", False)
+
+    def on(self, rows: RowFormat[Any], marks: Sequence[bytes] = ()) -> RowFormat[Any]:
+        """Return a format with this check, as `RowFormat.checked` does."""
+        return rows.checked(self.trajectory if rows.value is Trajectory else self, marks)
 
     def __call__(self, row: Row) -> Row:
         """Return the row. Raises `InvalidInput`."""
@@ -299,13 +311,13 @@ def readable_rows(
 ) -> int:
     """Count the rows of a dataset. Raises `InvalidInput` naming the line at which it is not of this format, or which
     the base model cannot read. The rows of a checked dataset are of one format: that of the first."""
-    whole = rows if check is None else rows.checked(check)
+    whole = rows if check is None else check.on(rows)
     try:
         with artifacts.open(dataset.artifact) as file:
             found = sum(1 for _ in islice(whole.read(file), 1 if dataset.rows else None))
         if dataset.rows and check is not None and check.marks:
             with artifacts.open(dataset.artifact) as file:
-                for _ in rows.checked(check, check.marks).read(file):
+                for _ in check.on(rows, check.marks).read(file):
                     pass
     except InvalidInput as wrong:
         raise wrong.below("training_data_url") from None

@@ -8,6 +8,8 @@ import attrs
 from modelyard.domain.job import JobKind
 from modelyard.domain.models import Model
 from modelyard.domain.training_config import (
+    DistillConfig,
+    DistillOptions,
     DPOConfig,
     DPOOptions,
     RLConfig,
@@ -18,7 +20,7 @@ from modelyard.domain.training_config import (
 )
 from modelyard.formats.converter import structure, unstructure
 from modelyard.formats.json import as_json
-from modelyard.formats.training_data import EXAMPLES, GROUPS, PREFERENCES, RowFormat
+from modelyard.formats.training_data import EXAMPLES, GROUPS, PREFERENCES, TAUGHT, RowFormat
 from modelyard.protocols import Trainer
 
 
@@ -64,5 +66,6 @@ METHODS: Mapping[str, Method] = {
         Method(JobKind.SFT, SFTConfig, SFTOptions, EXAMPLES),
         Method(JobKind.RL, RLConfig, RLOptions, GROUPS),
         Method(JobKind.DPO, DPOConfig, DPOOptions, PREFERENCES),
+        Method(JobKind.DISTILL, DistillConfig, DistillOptions, TAUGHT),
     )
 }

@@ -13,7 +13,7 @@ from modelyard.domain.job import Job, JobKind, JobStatus, files_of
 from modelyard.domain.models import Model
 from modelyard.domain.record import EMPTY, Order
 from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
-from modelyard.domain.training_config import DPOOptions, RLOptions, SFTOptions, TrainingConfig
+from modelyard.domain.training_config import DistillOptions, DPOOptions, RLOptions, SFTOptions, TrainingConfig
 from modelyard.domain.worker import Resources, check_resources
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.training_data import DATASETS, RowFormat, group_rows
@@ -31,9 +31,11 @@ from modelyard.platform.training.data import (
     ExampleData,
     GroupData,
     PreferenceData,
+    TaughtData,
     any_form,
     check_groups,
     check_rows,
+    each_trajectory,
     keep_version,
     own,
     readable_rows,
@@ -132,6 +134,26 @@ class Training(Extended, TrainingMembers):
         log-ratio of its probabilities. Raises as `sft` does.
         """
         return self.submit(JobKind.DPO, model, data, options, idempotency_key=idempotency_key, needs=needs)
+
+    def distill(
+        self,
+        model: Model | str,
+        data: TaughtData | str | os.PathLike[str],
+        *,
+        idempotency_key: str | None = None,
+        needs: Resources | None = None,
+        **options: Unpack[DistillOptions],
+    ) -> JobHandle:
+        """Train a model to answer as its teacher would, token by token (arXiv 2306.13649).
+
+        `data` are trajectories, alone or in groups, in the forms that `sft` takes. Each choice has the teacher's log-
+        probabilities: its own `logprobs` where the teacher answered, or `teacher_logprobs` where the teacher only
+        scored it (`taught`). The more alternatives they have, the more is learned at each token; all other tokens count
+        together as one. Both models must have the same tokenizer. `options` are the fields of `DistillConfig`. Raises
+        as `sft` does.
+        """
+        rows = data if isinstance(data, str | os.PathLike) else each_trajectory(data)
+        return self.submit(JobKind.DISTILL, model, rows, options, idempotency_key=idempotency_key, needs=needs)
 
     def submit(
         self,
@@ -291,7 +313,7 @@ class Training(Extended, TrainingMembers):
         if request.method.kind == JobKind.RL:
             read = trajectory_reader(self._runtime.parts, trained=True)
             return group_rows(read if check is None else lambda one: check.trajectory(read(one)))
-        return request.method.rows if check is None else request.method.rows.checked(check)
+        return request.method.rows if check is None else check.on(request.method.rows)
 
     def _dataset_named(self, request: JobRequest, url: str) -> tuple[Mapping[str, Any], str]:
         dataset = self._runtime.store.read(lambda snapshot: self._dataset(snapshot, url))

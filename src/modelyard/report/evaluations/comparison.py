@@ -27,6 +27,7 @@ from modelyard.report.numbers import (
     mean_text,
     model_text,
     p_text,
+    primary_first,
     span_text,
 )
 from modelyard.report.table import printable, text_table
@@ -103,7 +104,9 @@ def _lines(report: ComparisonReport) -> Iterator[str]:
     yield from counts(report)
     if found.metrics:
         yield ""
-        yield text_table(HEADERS, [cells(one) for one in found.metrics], right=HEADERS[1:-1])
+        yield text_table(
+            HEADERS, [cells(one) for one in primary_first(report.candidate, found.metrics)], right=HEADERS[1:-1]
+        )
         yield ""
         yield footnote(found)
     for one in found.metrics:

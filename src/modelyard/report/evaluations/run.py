@@ -10,9 +10,10 @@ import attrs
 from modelyard import report
 from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.errors import InvalidInput, MissingPart
+from modelyard.errors import InvalidInput, MissingPart, nearest
 from modelyard.report.evaluations.export import Format, RunRows, run_lines, save_report
 from modelyard.report.numbers import (
+    alike,
     clusters_text,
     confidence_text,
     count_text,
@@ -22,6 +23,7 @@ from modelyard.report.numbers import (
     mean_text,
     model_text,
     money_text,
+    primary_first,
     ref_text,
     seconds_text,
 )
@@ -47,8 +49,9 @@ class RunReport:
         for summary in self.aggregate.metrics:
             if summary.name == name:
                 return summary
-        known = ", ".join(summary.name for summary in self.aggregate.metrics) or "none"
-        raise InvalidInput.at("metric", msg=f"must be a metric of the run: {known}")
+        known = [summary.name for summary in self.aggregate.metrics]
+        meant = nearest(name, known)
+        raise InvalidInput.at("metric", msg=f"must be a metric of the run: {', '.join(known) or 'none'}{meant}")
 
     def by(self, field: str) -> Any:
         """Report the run by the values that its rows have in a field: a table a metric, a line a slice, with intervals
@@ -93,19 +96,22 @@ class RunReport:
 
 
 def _lines(run: EvaluationRun, found: Aggregate) -> Iterator[str]:
-    yield f"evaluation run {printable(run.id)}, {run.state.value}"
-    yield f"{printable(model_text(run))} on {printable(ref_text(run.evaluation))}"
+    told = f"{printable(model_text(run))} on {printable(ref_text(run.evaluation))}"
+    yield f"{told}  (run {printable(run.id)}, {run.state.value})"
     counts = (found.rows, found.trials, found.failed)
     yield "{} rows, {} trials, {} rows with errors".format(*map(count_text, counts))
     if found.equal_rows:
         yield equal_rows_text(found)
     if found.metrics:
         yield ""
-        yield text_table(headers(found), [cells(summary) for summary in found.metrics], right=headers(found)[1:])
+        yield text_table(
+            headers(found), [cells(one) for one in primary_first(run, found.metrics)], right=headers(found)[1:]
+        )
         yield ""
         yield from notes(found)
-    for note in found.failures[:SHOWN_ERRORS]:
-        yield f"row {note.digest[:10]}: {printable(note.detail)}"
+    for note, *others in alike(found.failures)[:SHOWN_ERRORS]:
+        more = f" and {count_text(len(others))} more" if others else ""
+        yield f"row {note.digest[:10]}{more}: {printable(note.detail)}"
     for one in found.metrics:
         for reason, count in [*one.reasons.items()][:1]:
             yield f"{count_text(count)} unscored by {one.name}: {printable(reason)}"

@@ -129,6 +129,6 @@ def test_a_deleted_entity_leaves_no_file(platform: Platform) -> None:
 def test_a_sweep_knows_the_files(platform: Platform) -> None:
     file = platform.compat.files.create("a", b"x", purpose="batch")
     platform._runtime.artifacts.put([b"an orphan"])
-    assert platform.sweep(grace=0).removed == 1
+    assert platform.remove_orphans(grace=0).removed == 1
     platform._runtime.artifacts.remove(file.parts["0"]["artifact"])
-    assert [(one.kind, one.id) for one in platform.sweep(grace=0).missing] == [("StoredFile", file.id)]
+    assert [(one.kind, one.id) for one in platform.remove_orphans(grace=0).missing] == [("StoredFile", file.id)]

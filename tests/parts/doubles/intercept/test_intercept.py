@@ -22,7 +22,7 @@ import urllib3
 from modelyard import Platform, ScriptedBackend, open_platform
 from modelyard.backends import pause, say
 from modelyard.errors import InvalidInput, Overloaded, RateLimited
-from modelyard.testing import Disconnect, Faults, ManualClock, intercept
+from modelyard.testing import Disconnect, Faults, ManualClock, intercept, watch_requests
 
 pytestmark = pytest.mark.usefixtures("loopback_only")
 
@@ -130,6 +130,28 @@ def test_clients_of_the_application_are_answered(post: Post, platform: Platform)
         status, answer = post("https://api.openai.com/v1/moderations", BODY, KEY)
     assert (status, "lists the routes" in str(answer)) == (404, True)
     assert {entry.entity for entry in platform.usage.list()} == {platform._principal.entity, "acme"}
+
+
+@each_library
+def test_a_path_that_the_vendor_lacks_is_refused(post: Post, platform: Platform) -> None:
+    """As of a base URL without /v1, or with two of them; other hosts have their paths where they like."""
+    with intercept(platform, hosts=["api.openai.com", "API.anthropic.com", "models.example"]):
+        for host in ("api.openai.com", "api.anthropic.com"):
+            for path in ("/chat/completions", "/v1/v1/chat/completions", "/openai/v1x/chat/completions"):
+                status, answer = post(f"https://{host}{path}", BODY, KEY)
+                assert (status, f"the path {path} has no route" in str(answer)) == (404, True), (host, path)
+            assert post(f"https://{host}/v1/chat/completions", BODY, KEY)[0] == 200
+        for path in ("/chat/completions", "/api/v1/chat/completions"):
+            assert post(f"https://models.example{path}", BODY, KEY)[0] == 200
+
+
+def test_a_base_url_without_v1_fails_the_test(platform: Platform) -> None:
+    sent = watch_requests(platform, profile="openai")
+    with intercept(platform), openai.OpenAI(api_key="k", base_url="https://api.openai.com") as client:
+        with pytest.raises(openai.NotFoundError, match=r"did you mean /v1/chat/completions\?"):
+            client.chat.completions.create(**BODY)
+    with pytest.raises(AssertionError, match="404"):
+        sent.check()
 
 
 @each_library

@@ -60,9 +60,9 @@ def test_a_checkpoint_of_one_worker_is_served_and_downloaded_by_each_server_thou
     assert (done.status, done.attempts) == (JobStatus.SUCCEEDED, 2)
     (left,) = uploads(server, bucket)
     with open_platform(yard_address, artifacts=address, clock=ManualClock()) as janitor:  # which waits for nothing
-        assert janitor.sweep(grace=0).unfinished == 0
+        assert janitor.remove_orphans(grace=0).unfinished == 0
         server.age = timedelta(days=2)
-        assert janitor.sweep(grace=0) == OrphanReport(0, unfinished=1)
+        assert janitor.remove_orphans(grace=0) == OrphanReport(0, unfinished=1)
     assert uploads(server, bucket) == []
 
     checkpoint = list(fleet.platform.models.checkpoints(model))[-1]

@@ -111,7 +111,7 @@ def test_the_parts_of_a_killed_writer_are_swept_when_they_are_old(server: Server
     assert done.returncode == -signal.SIGKILL
     assert len(uploads(server, bucket)) == 1
     with open_platform(artifacts=address) as platform:
-        assert platform.sweep(grace=0).unfinished == 0
+        assert platform.remove_orphans(grace=0).unfinished == 0
         assert len(uploads(server, bucket)) == 1
         assert platform._runtime.artifacts.remove_unfinished(-60) == 1
     assert uploads(server, bucket) == []
@@ -124,7 +124,7 @@ def test_a_platform_keeps_all_its_files_in_a_bucket(server: Server, bucket: str,
         assert platform.training.sft(model.id, rows).wait().status == "succeeded"
         platform.chat.complete(model="local/p/m", messages="ping")
         assert platform.health.system_check().artifacts.success
-        assert platform.sweep(grace=0).missing == ()
+        assert platform.remove_orphans(grace=0).missing == ()
         platform.backup(tmp_path / "copy.db")
         kept = {one["Key"] for one in server.client().list_objects_v2(Bucket=bucket)["Contents"]}
     assert {f"yard/{path.name}" for path in (tmp_path / "copy.db-artifacts").iterdir()} == kept

@@ -18,7 +18,14 @@ from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.errors import InvalidInput, TrainingError
 from modelyard.parts.fine_tuning.records import FineTuningRequest
 from modelyard.parts.torch.training.options import CONFIGS, DPOKeywords, RLKeywords, SFTKeywords
-from modelyard.parts.torch.training.other_names import FIXED, NOT_OF_DPO, NOT_OF_RL, OTHER_NAMES, hint_of
+from modelyard.parts.torch.training.other_names import (
+    FIXED,
+    NOT_OF_DISTILLATION,
+    NOT_OF_DPO,
+    NOT_OF_RL,
+    OTHER_NAMES,
+    hint_of,
+)
 from modelyard.protocols import TrainContext, TrainItem
 
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "training.md"
@@ -68,6 +75,7 @@ def test_other_names_lead_to_options_that_there_are() -> None:
 def test_what_a_method_does_not_have_is_refused_with_the_reason() -> None:
     every = {kind: names(config) for kind, config in CONFIGS.items()}
     assert NOT_OF_DPO.keys() == every["sft"] - every["dpo"]
+    assert NOT_OF_DISTILLATION.keys() >= (every["sft"] | every["dpo"]) - every["distill"]
     assert NOT_OF_RL.keys() == (every["sft"] | every["dpo"]) - every["rl"]
     assert CONFIGS["rl"].hint("packing", every["rl"]) == f"; {NOT_OF_RL['packing']}"
     assert CONFIGS["rl"].hint("max_seq_length", every["rl"]) == f"; {NOT_OF_RL['max_length']}"

@@ -87,7 +87,7 @@ class ColumnCopy:
             return []
         batch = self._batch = self._traced(answers)
         self._totals, logprobs, entropies = _scored(batch)
-        ends = list(accumulate(len(answer.ids) for answer in answers))
+        ends = list(accumulate(len(answer.targets) for answer in answers))
         rows = map(slice, [0, *ends], ends)
         return [ColumnTrace(logprobs[row], entropies[row]) for row in rows]
 

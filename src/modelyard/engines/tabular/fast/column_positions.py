@@ -86,7 +86,7 @@ class PositionFinder:
         """
         tokens: dict[PromptFeatures, list[int]] = {prompt: [] for prompt in prompts}
         for answer in answers:
-            tokens[answer.features] += answer.ids
+            tokens[answer.features] += answer.targets
         found = []
         for number, (prompt, ids) in enumerate(tokens.items()):
             features, values = np.array([one for one, _ in prompt.constant]), [one for _, one in prompt.constant]
@@ -100,7 +100,7 @@ class PositionFinder:
         """Return the positions of the answers to these prompts."""
         numbers = {prompt: number for number, prompt in enumerate(prompts)}
         tokens, lasts, features = map(np.concatenate, zip(*map(_contexts, answers), strict=True))
-        counts = [len(answer.ids) for answer in answers]
+        counts = [len(answer.targets) for answer in answers]
         values = [answer.features.values for answer in answers]
         at = np.repeat(np.arange(len(tokens)), np.repeat([len(one) for one in values], counts))
         after = list(map(self._slots_after.__getitem__, lasts.tolist()))
@@ -128,4 +128,8 @@ def _contexts(answer: TargetAnswer) -> tuple[Ints, Ints, Ints]:
     stops = tokens == FULL_STOP
     sentence = (np.cumsum(stops) - stops) % VOCABULARY_SIZE
     keys = np.array(answer.features.key_ids, np.int64)[:, None] | (sentence << TOKEN_BITS | last)
-    return tokens, last, np.concatenate((keys, ngrams(recent))).T.ravel()
+    features = np.concatenate((keys, ngrams(recent))).T
+    if answer.several:
+        sizes = list(map(len, answer.several))
+        tokens, last, features = np.array(answer.targets), np.repeat(last, sizes), np.repeat(features, sizes, axis=0)
+    return tokens, last, features.ravel()

@@ -24,7 +24,8 @@ def listed(view: View) -> HtmlPage:
     columns = [("model", ""), ("context", "number"), ("prompt", "number"), ("completion", "number"), ("can", "")]
     lines = [_line(view, entry) for entry in entries]
     shown = table(columns, lines) if lines else empty("No model is offered.")
-    return HtmlPage("Catalogue", joined([tag("p", "Prices are in USD for a million tokens.", kind="quiet"), shown]))
+    lead = "The models that can be called. Prices are in USD for a million tokens."
+    return HtmlPage("Catalogue", shown, lead=lead)
 
 
 def _line(view: View, entry: CatalogueEntry) -> Sequence[object]:
@@ -57,7 +58,8 @@ def entry(view: View) -> HtmlPage:
         *_prices(found.pricing),
     ]
     content = [facts(pairs), _box(view, found.id), section("Call it", *_calls(view, found.id))]
-    return HtmlPage(found.name or found.id, joined(content))
+    lead = "A model that can be called: what it takes, what it costs, and how to call it."
+    return HtmlPage(found.name or found.id, joined(content), lead=lead)
 
 
 def _box(view: View, model: str) -> Html:
@@ -121,4 +123,5 @@ def operations(view: View) -> HtmlPage:
     if not document:
         return HtmlPage("API", empty("This dashboard stands alone; the API is documented where it is served."))
     link = tag("a", "OpenAPI document", href=f"{quote(view.root)}/openapi.json")
-    return HtmlPage("API", joined([tag("p", link), operations_of(document)]))
+    lead = "Every operation over HTTP. Open one for what it takes and answers."
+    return HtmlPage("API", joined([tag("p", link), operations_of(document)]), lead=lead)

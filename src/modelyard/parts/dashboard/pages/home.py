@@ -15,6 +15,8 @@ from modelyard.parts.reports.html import Html, chip, facts, joined, section, sho
 from modelyard.platform.meters import BOUNDS
 from modelyard.report.numbers import NONE, count_text, id_text
 
+LEAD = "What runs, what failed, what is in production, and what it costs."
+
 MOST = 10
 """How many rows of a kind are shown."""
 
@@ -25,8 +27,9 @@ LOOKED_AT = 200
 def home(view: View) -> HtmlPage:
     newest = list(islice(view.platform.jobs.list(order="desc"), LOOKED_AT))
     running = list(islice(view.platform.jobs.list(status=JobStatus.RUNNING), MOST))
-    if view.host and not newest and not running and _is_new(view):
-        return HtmlPage("Home", joined([_first_steps(), _answers(view), _health(view)]), live=True)
+    if not newest and not running and _is_new(view):
+        steps = _first_steps() if view.host else _first_links(view)
+        return HtmlPage("Home", joined([steps, _answers(view), _health(view)]), live=True, lead=LEAD)
     parts = [
         _running(view, running),
         _queue(view, [job for job in newest if job.status is JobStatus.QUEUED]),
@@ -37,7 +40,7 @@ def home(view: View) -> HtmlPage:
         _slowest(view),
         _health(view),
     ]
-    return HtmlPage("Home", joined(parts), live=True)
+    return HtmlPage("Home", joined(parts), live=True, lead=LEAD)
 
 
 def _is_new(view: View) -> bool:
@@ -57,8 +60,17 @@ def _first_steps() -> Html:
     shown = (
         joined([tag("p", f"{at}. {words}"), tag("pre", tag("code", line))]) for at, (words, line) in enumerate(steps, 1)
     )
-    more = "For another store than yard.db in their folder, add --store. `modelyard docs` lists what to read next."
-    return section("Begin here", *shown, tag("p", more, kind="quiet"))
+    more = ("For another store than yard.db in their folder, add --store. ", " lists what to read next.")
+    docs = tag("code", "modelyard docs")
+    return section("Begin here", *shown, tag("p", more[0], docs, more[1], kind="quiet"))
+
+
+def _first_links(view: View) -> Html:
+    """Say how to begin to somebody who has a key and no machine."""
+    call = tag("p", "1. Call a model: choose one in the ", view.link("catalogue", "catalogue"), ", which shows how.")
+    train = tag("p", "2. Train one of your own: ", view.link("models", "models"), " shows the line that makes it.")
+    look = tag("p", "3. Evaluate it: ", view.link("runs", "runs"), " shows the line, and then how it scored.")
+    return section("Begin here", call, train, look)
 
 
 def _running(view: View, jobs: Sequence[JobSummary]) -> Html:
@@ -135,7 +147,7 @@ def _answers(view: View) -> Html:
         return Html("")
     pairs: list[tuple[str, object]] = [
         ("requests", count_text(ended)),
-        ("failed", f"{count_text(failed)} ({failed / ended:.1%})"),
+        ("failed", f"{count_text(failed)} ({failed / ended * 100:.1f} %)"),
         ("half of the answers within", _within(counts, 0.5)),
         ("95 % within", _within(counts, 0.95)),
     ]

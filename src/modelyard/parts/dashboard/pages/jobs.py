@@ -36,6 +36,8 @@ from modelyard.platform.training.metrics import MetricRow
 from modelyard.platform.training.trajectories import ShownTrajectory, TrajectorySummary
 from modelyard.report.numbers import NONE, count_text, ref_text
 
+LEAD = "What works in the background: trainings, evaluations, batches, and answers that nobody waits for."
+
 PAGE = 50
 SEARCHED = 1000
 """How many of the newest jobs are searched for words."""
@@ -65,7 +67,7 @@ def listed(view: View) -> HtmlPage:
     more = view.link("Older jobs", "jobs", **after) if after else ""
     among = tag("p", _order(query, kind), kind="quiet") if lines else ""
     content = joined([_search(view, query, kind, status), _filters(view, kind, status), among, shown, tag("p", more)])
-    return HtmlPage("Jobs", content, live=not view.query.get("after"))
+    return HtmlPage("Jobs", content, live=not view.query.get("after"), lead=LEAD)
 
 
 def _order(query: str, kind: str) -> str:
@@ -114,7 +116,7 @@ def _searched(view: View, jobs: Iterable[JobSummary], query: str) -> tuple[JobSu
 
 def _nothing(status: JobStatus | None) -> Html:
     if status is not None:
-        return empty(f"No job is {status}.")
+        return empty(f"No {status} job.")
     return empty("No job yet. Start one:", 'platform.training.sft("bots/support", "examples.jsonl")')
 
 
@@ -158,7 +160,7 @@ def _run(view: View, id: str) -> Html:
         run = view.platform.evaluations.runs.get(id)
     except NotFound:
         return short_id(id)
-    return view.link(joined([ref_text(run.evaluation), tag("small", ref_text(run.model))]), "runs", id)
+    return view.link(joined([ref_text(run.evaluation), " ", tag("small", ref_text(run.model))]), "runs", id)
 
 
 def progress(step: int, total: int | None) -> Html:
@@ -192,12 +194,10 @@ def _left(job: TrainingJob, view: View) -> str:
 def job(view: View) -> HtmlPage:
     found = view.platform.jobs.get(view.params["job"])
     if found.kind == COLLECT_JOB:
-        return HtmlPage("Collection", _summary(view, found, _collected(view, found.id)), live=found.ended_at is None)
+        content = _summary(view, found, _collected(view, found.id))
+        return HtmlPage("Collection", content, live=found.ended_at is None, lead=_LEADS[found.kind])
     if not _trains(view, found):
-        driven = found.kind == COMMANDS_JOB
-        to = ("tinker", view.platform.compat.training_runs.of_job(found.id).id) if driven else ("runs", found.subject)
-        content = joined([_summary(view, found, []), tag("p", view.link("To the run", *to))])
-        return HtmlPage(f"{found.kind.capitalize()} job", content, live=found.ended_at is None)
+        return _other(view, found)
     training = view.platform.training.get(found.id)
     rows, loop = view.platform.training.job(found.id).metrics(POINTS), has_rounds(training)
     drawn = job_curves([("", rows)], "round" if loop else "optimizer step")
@@ -212,8 +212,47 @@ def job(view: View) -> HtmlPage:
             section("Last events", _events(view, found.id)),
         ]
     )
-    title = "Training loop" if loop else f"{found.kind.upper()} job"
-    return HtmlPage(" of ".join([title, *_model_names(view, found)]), content, live=found.ended_at is None)
+    title = " of ".join(["Training loop" if loop else f"{found.kind.upper()} job", *_model_names(view, found)])
+    return HtmlPage(title, content, live=found.ended_at is None, lead=_LEADS.get(found.kind, ""))
+
+
+_LEADS: Mapping[str, str] = {
+    "sft": "A training on examples of good answers.",
+    "rl": "A training on answers with rewards: what earned more than the others of its group becomes likelier.",
+    "dpo": "A training on pairs of a better and a worse answer.",
+    "loop": "A training in rounds: the model is asked, its answers are rewarded, and it learns from them.",
+    "evaluate": "A model answers the rows of an evaluation, and its answers are scored.",
+    "rescore": "Another scorer looks at the answers that an evaluation run has.",
+    COLLECT_JOB: "A dataset is made of answers that are stored.",
+    BATCH_JOB: "The requests of a file are answered, line by line.",
+    RESPONSE_JOB: "A request is answered, and nobody waits for it.",
+    COMMANDS_JOB: "What Tinker's client sends is applied, step by step.",
+}
+"""What a job of a kind is."""
+
+
+def _other(view: View, found: JobSummary) -> HtmlPage:
+    """Return the page of a job that trains nothing, with a link to what it makes if that has a page."""
+    to: Sequence[object] = ()
+    title = f"{found.kind.capitalize()} job"
+    if found.kind == COMMANDS_JOB:
+        title = " of ".join([title, *_model_names(view, found)])
+        to = ("tinker", view.platform.compat.training_runs.of_job(found.id).id)
+    elif found.kind not in (BATCH_JOB, RESPONSE_JOB):
+        to = ("runs", found.subject)
+        title = _run_name(view, found) or title
+    link = tag("p", view.link("To the run", *to)) if to else ""
+    content = joined([_summary(view, found, []), link])
+    return HtmlPage(title, content, live=found.ended_at is None, lead=_LEADS.get(found.kind, ""))
+
+
+def _run_name(view: View, job: JobSummary) -> str:
+    """Return what an evaluation job does, by the names of the model and the evaluation; "" if its run was deleted."""
+    with suppress(NotFound):
+        run = view.platform.evaluations.runs.get(job.subject)
+        done = "Rescoring" if job.kind == "rescore" else "Evaluation"
+        return f"{done} of {ref_text(run.model)} on {ref_text(run.evaluation)}"
+    return ""
 
 
 def _model_names(view: View, job: JobSummary) -> Iterator[str]:
@@ -340,7 +379,8 @@ def _trajectory(name: str, one: ShownTrajectory, found: TrajectorySummary, said:
 def _events(view: View, job_id: str) -> Html:
     events = [*islice(view.platform.training.events(job_id, order="desc"), 15)]
     lines = [(when(one.created_at), one.type, _numbers(one.data) if one.type in STEPS else one.data) for one in events]
-    return table([("time", ""), ("event", ""), ("data", "text")], [(a, b, _data(c)) for a, b, c in lines])
+    columns = [("time", ""), ("event", ""), ("data", "text")]
+    return table(columns, [(a, b, _data(c)) for a, b, c in lines]) if lines else Html("")
 
 
 def _numbers(data: object) -> object:

@@ -6,14 +6,16 @@ from datetime import timedelta
 from modelyard.domain.identity import ApiKey, NewKey
 from modelyard.errors import NotFound
 from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, short_id, when, whole_number
-from modelyard.parts.reports.html import Html, chip, joined, section, table, tag
+from modelyard.parts.reports.html import Html, chip, folded, joined, section, table, tag
 from modelyard.report.numbers import NONE, id_text
+
+LEAD = "Who may call the platform, in which projects, and how often."
 
 PAGE = 200
 
 
 def listed(view: View) -> HtmlPage:
-    return HtmlPage("Keys", _content(view))
+    return HtmlPage("Keys", _content(view), lead=LEAD)
 
 
 def _content(view: View, new: NewKey | None = None) -> Html:
@@ -27,10 +29,13 @@ def _content(view: View, new: NewKey | None = None) -> Html:
         ("state", ""),
         ("made", ""),
     ]
-    lines = [_line(view, key) for key in page]
+    columns.append(("", ""))
+    alive = [_line(view, key) for key in page if key.alive(view.now)]
+    dead = [_line(view, key) for key in page if not key.alive(view.now)]
+    over = folded(f"{len(dead)} revoked or expired", table(columns, dead)) if dead else ""
     shown = (
-        table([*columns, ("", "")], lines)
-        if lines
+        joined([table(columns, alive) if alive else "", over])
+        if page.items
         else empty("No key yet. Make one:", "modelyard keys create --name app")
     )
     more = view.link("More keys", "keys", after=page.items[-1].id) if page.has_more else ""
@@ -41,7 +46,7 @@ def _line(view: View, key: ApiKey) -> Sequence[object]:
     alive = key.alive(view.now)
     state = chip("in force", "better") if alive else chip("revoked" if key.revoked_at else "expired")
     revoke = view.action("Revoke", "keys", key.id, "revoke", confirm=f"Revoke the key {key.prefix}…?", kind="danger")
-    expires = joined([" until ", when(key.expires_at)]) if key.expires_at else ""
+    expires = joined([" until ", when(key.expires_at)]) if key.expires_at and alive else ""
     return (
         key.name or short_id(key.id),
         tag("code", f"{key.prefix}…"),
@@ -101,7 +106,7 @@ def create(view: View) -> HtmlPage:
         requests_per_minute=_number(view, "requests_per_minute"),
         concurrent_requests=_number(view, "concurrent_requests"),
     )
-    return HtmlPage("Keys", _content(view, new))
+    return HtmlPage("Keys", _content(view, new), lead=LEAD)
 
 
 def _number(view: View, name: str) -> int | None:
@@ -127,4 +132,5 @@ def login(view: View, refused: str = "") -> HtmlPage:
     form = tag("form", *fields, method="post", action=view.url("login"), kind="login")
     problem = tag("p", refused, kind="problem", role="alert") if refused else ""
     hint = tag("p", "A key is made by ", tag("code", "modelyard keys create"), ".", kind="quiet")
-    return HtmlPage("Log in", joined([problem, form, hint]))
+    lead = "Jobs, models, evaluation runs and costs of this modelyard server."
+    return HtmlPage("Log in", joined([problem, form, hint]), lead=lead)

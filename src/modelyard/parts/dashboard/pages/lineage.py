@@ -51,7 +51,8 @@ def checkpoint(view: View) -> HtmlPage:
             ),
         ]
     )
-    return HtmlPage(f"{found.model.name}, step {one.step}", content)
+    lead = "A checkpoint: where it comes from, how it scores, and what uses it."
+    return HtmlPage(f"{found.model.name}, step {one.step}", content, lead=lead)
 
 
 def _step(view: View, model: Model, step: int) -> Html:

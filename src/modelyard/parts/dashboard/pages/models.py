@@ -1,8 +1,11 @@
 """Models: all of them, and one with its checkpoints, aliases and where they come from."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 
+from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.identity import Principal
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.promotion import NotWorse
 from modelyard.domain.record import Page
@@ -15,7 +18,12 @@ from modelyard.parts.reports.curves import curves
 from modelyard.parts.reports.html import Html, chip, facts, folded, joined, section, table, tag
 from modelyard.parts.reports.line_plot import Series
 from modelyard.parts.reports.training_plots import metric_order
+from modelyard.platform.lineage import runs_on
+from modelyard.platform.runtime import Runtime
+from modelyard.protocols import Snapshot
 from modelyard.report.numbers import NONE, ref_text, score_text
+
+LEAD = "What is trained here. Each model has checkpoints; an alias such as prod says which one answers."
 
 PAGE = 50
 MOST_CHECKPOINTS = 200
@@ -32,12 +40,25 @@ def listed(view: View) -> HtmlPage:
     page = Page(_searched(view, models, query), False) if query else models.page(PAGE, view.query.get("after"))
     known = view.platform.annotations.of(model.id for model in page)
     lines = [_line(view, model, known.get(model.id)) for model in page]
-    columns = [("model", ""), ("base model", ""), ("last step", "number"), ("aliases", ""), ("created", "")]
+    columns = [
+        ("model", ""),
+        ("base model", "brief"),
+        ("last step", "number"),
+        ("aliases", "brief"),
+        ("created", "brief"),
+    ]
     columns.append(("tags", ""))
     start = 'platform.models.create("support", project="bots", base_model="tabular-mini")'
-    shown = table(columns, lines) if lines else empty("No model yet. Make one:", start)
+    nothing = empty("No model found.") if query else empty("No model yet. Make one:", start)
+    shown = table(columns, lines) if lines else nothing
     more = view.link("Older models", "models", after=page.items[-1].id) if page.has_more else ""
-    return HtmlPage("Models", joined([shown, tag("p", more)]))
+    return HtmlPage("Models", joined([_search(view, query), shown, tag("p", more)]), lead=LEAD)
+
+
+def _search(view: View, query: str) -> Html:
+    words, label = "name, tag or note", "Search models"
+    field = tag("input", type="search", name="q", value=query, placeholder=words, size=28, aria_label=label)
+    return tag("form", field, tag("button", "Search"), method="get", action=view.url("models"), role="search")
 
 
 def _searched(view: View, models: Iterable[Model], query: str) -> tuple[Model, ...]:
@@ -83,7 +104,8 @@ def model(view: View) -> HtmlPage:
             section("Data", lineage.data(view, found, steps)),
         ]
     )
-    return HtmlPage(_name(found, view.host), content, live=True)
+    lead = f"A model trained from {found.base_model}: how it scores, how it was trained, and what answers for it."
+    return HtmlPage(_name(found, view.host), content, live=True, lead=lead)
 
 
 def _overlay(view: View, model: Model, steps: Sequence[Checkpoint], other: Model | None) -> Html:
@@ -188,14 +210,30 @@ def _checkpoint(view: View, model: Model, one: Checkpoint, names: Sequence[str])
     )
 
 
+def _evaluated(model: Model, runtime: Runtime, principal: Principal) -> list[tuple[int, EvaluationRun]]:
+    """Return the runs on the newest steps of a model, of checkpoints that were deleted, too."""
+
+    def query(snapshot: Snapshot) -> list[tuple[int, EvaluationRun]]:
+        steps = range(model.last_step, max(model.last_step - MOST_RUNS, -1), -1)
+        found = ((step, run) for step in steps for run in islice(runs_on(snapshot, model, step), MOST_RUNS))
+        return [(step, run) for step, run in found if principal.scope.covers(run.entity, run.project)]
+
+    return runtime.store.read(query)
+
+
 def _runs(view: View, model: Model, steps: Sequence[Checkpoint]) -> Html:
-    lines = []
-    for one in reversed(steps[-MOST_RUNS:]):
-        for run in view.platform.models.lineage(model, one.step).runs[:MOST_RUNS]:
-            shown = view.link(ref_text(run.evaluation), "runs", run.id)
-            lines.append((f"step {one.step}", shown, run.state, score_text(run)))
+    there = {one.step for one in steps}
+    lines = [
+        (
+            f"step {step}" if step in there else f"step {step}, deleted",
+            view.link(ref_text(run.evaluation), "runs", run.id),
+            run.state,
+            score_text(run),
+        )
+        for step, run in view.platform.part(partial(_evaluated, model))
+    ]
     return (
-        table([("step", "number brief"), ("evaluation", "brief"), ("state", "brief"), ("score", "number brief")], lines)
+        table([("step", "brief"), ("evaluation", "brief"), ("state", "brief"), ("score", "number brief")], lines)
         if lines
         else Html("")
     )

@@ -91,7 +91,8 @@ def rows(view: View) -> HtmlPage:
         "" if after is None else tag("p", view.link("Further rows", "runs", run.id, "rows", **wanted.query, **after)),
     ]
     further = f", from row {found[0].index}" if found and (start or skip) and not wanted.row else ""
-    return HtmlPage(f"Rows of {model_text(run)} on {ref_text(run.evaluation)}{further}", joined(content))
+    title = f"Rows of {model_text(run)} on {ref_text(run.evaluation)}{further}"
+    return HtmlPage(title, joined(content), lead="What each row asked, what the model answered, and what that scored.")
 
 
 def _page(every: Rows, wanted: Filter, start: int, skip: int) -> tuple[Sequence[RowResult], Mapping[str, int] | None]:

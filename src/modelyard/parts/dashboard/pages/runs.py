@@ -8,7 +8,7 @@ from modelyard.parts.annotations.pages import annotated, badges, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
 from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, lasted, short_id, status_chip, when
 from modelyard.parts.reports.comparison_page import comparison_content
-from modelyard.parts.reports.headline import asked_of, labels_of, primary_first
+from modelyard.parts.reports.headline import asked_of, labels_of
 from modelyard.parts.reports.html import Html, facts, joined, section, shortened, table, tag
 from modelyard.parts.reports.run_page import prompted, run_content, short_ref
 from modelyard.report.numbers import (
@@ -16,11 +16,16 @@ from modelyard.report.numbers import (
     count_text,
     interval_text,
     model_text,
+    primary_first,
     ref_text,
     score_text,
     scorer_text,
     stored_mean_text,
 )
+
+LEAD = "How models answered the rows of evaluations, and what their answers scored. Choose two runs to compare them."
+_OF_RUN = "How a model did on an evaluation, and the rows on which it did worst."
+_OF_TWO = "What the candidate does better or worse than the baseline, row by row."
 
 PAGE = 50
 SEARCHED = 2000
@@ -52,7 +57,8 @@ def listed(view: View) -> HtmlPage:
         if shown
         else empty("No run found." if query else "No run yet. Make one:", *([] if query else [start]))
     )
-    return HtmlPage("Runs", joined([_search(view, query, by_score), content, tag("p", more), _matrix(view, shown)]))
+    parts = [_search(view, query, by_score), content, tag("p", more), _matrix(view, shown)]
+    return HtmlPage("Runs", joined(parts), lead=LEAD)
 
 
 def _best_first(run: EvaluationRun) -> tuple[object, ...]:
@@ -190,10 +196,10 @@ def run(view: View) -> HtmlPage:
         label = f"{count_text(status.completed_rows)} of {count_text(status.total_rows)} rows"
         pairs = [("state", status_chip(found.state)), ("rows", bar(status.completed_rows, status.total_rows, label))]
         known = facts([*pairs, ("started", when(found.started_at)), ("id", found.id)])
-        return HtmlPage(title, joined([known, links, words]), live=True)
+        return HtmlPage(title, joined([known, links, words]), live=True, lead=_OF_RUN)
     key = ("run", found.id, found.finished_at)
     report = view.part(key, lambda: size_of(view, found), lambda: _report(view, found), _stored(found))
-    return HtmlPage(title, joined([links, words, report]))
+    return HtmlPage(title, joined([links, words, report]), lead=_OF_RUN)
 
 
 def _report(view: View, run: EvaluationRun) -> Html:
@@ -252,7 +258,7 @@ def compared(view: View) -> HtmlPage:
 
     scores = joined(map(_headline, (before, after)))
     found = made() if running else view.part(key, lambda: size_of(view, before, after), made, scores)
-    return HtmlPage(title, joined([tag("p", rows), found]))
+    return HtmlPage(title, joined([tag("p", rows), found]), lead=_OF_TWO)
 
 
 def _comparison(view: View, before: EvaluationRun, after: EvaluationRun) -> Html:

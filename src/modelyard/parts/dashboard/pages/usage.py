@@ -12,6 +12,8 @@ from modelyard.report.numbers import NONE, count_text
 
 _BUDGETS = (("budget of", ""), ("period", ""), ("spent", ""), ("reserved", "number"))
 
+LEAD = "What requests and trainings cost, next to the budgets."
+
 DAYS = 30
 MOST = 50
 
@@ -20,7 +22,9 @@ def usage(view: View) -> HtmlPage:
     since = view.now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=DAYS - 1)
     total = view.platform.usage.total
     if not total(since=since)[0].requests:
-        return HtmlPage("Usage", joined([empty(f"Nothing was used in the last {DAYS} days."), _budgets(view)]))
+        return HtmlPage(
+            "Usage", joined([empty(f"Nothing was used in the last {DAYS} days."), _budgets(view)]), lead=LEAD
+        )
     groups = ("day", "model", "key", "project", *(["entity"] if view.host else []))
     by = next((one for one in groups if one == view.query.get("by")), "day")
     sums = total((by,), since=since)
@@ -33,6 +37,7 @@ def usage(view: View) -> HtmlPage:
     return HtmlPage(
         "Usage",
         joined([_budgets(view), section(f"The last {DAYS} days, in UTC", chosen, shown), _ledger(view)]),
+        lead=LEAD,
     )
 
 
@@ -64,7 +69,7 @@ def _sums(view: View, name: str, sums: Sequence[UsageSum]) -> Html:
 def _named(view: View, name: str, value: str) -> Html:
     if name == "key" and value:
         return view.link(key_text(view, value), "keys", kind="")
-    return html(value or ("the host" if name == "key" else NONE))
+    return html(value or ("the host" if name == "key" else f"without a {name}"))
 
 
 def _tokens(one: UsageSum) -> str:
@@ -72,10 +77,7 @@ def _tokens(one: UsageSum) -> str:
 
 
 def _budgets(view: View) -> Html:
-    found = [view.platform.usage.get_budget(entity=view.principal.entity)]
-    found += [
-        view.platform.usage.get_budget(entity=key.entity, key_id=key.id) for key in view.platform.keys.list().page(MOST)
-    ]
+    found = view.platform.usage.list_budgets().page(MOST, after=view.query.get("budgets_after"))
     lines = [
         (
             _whose(view, one),
@@ -85,14 +87,14 @@ def _budgets(view: View) -> Html:
             _warning(one),
         )
         for one in found
-        if one is not None
     ]
-    return section("Budgets", table([*_BUDGETS, ("warns at", "")], lines)) if lines else Html("")
+    more = view.link("More budgets", "usage", budgets_after=found.items[-1].id) if found.has_more else ""
+    return section("Budgets", table([*_BUDGETS, ("warns at", "")], lines), more) if lines else Html("")
 
 
 def _whose(view: View, budget: Budget) -> Html:
     if budget.key_id is None:
-        return html(budget.entity)
+        return joined([budget.entity, tag("small", f"project {budget.project}") if budget.project else ""])
     key = view.platform.keys.get(budget.key_id)
     return joined(["key ", view.link(key_text(view, key.id), "keys", kind=""), tag("small", limits_text(key))])
 
@@ -116,5 +118,5 @@ def _ledger(view: View) -> Html:
         for one in view.platform.usage.list(order="desc").page(20)
     ]
     columns = [("time", "brief"), ("model", "brief")]
-    columns += [(name, "number brief") for name in ("prompt tokens", "completion tokens", "cost")]
+    columns += [("prompt tokens", "number"), ("completion tokens", "number"), ("cost", "number brief")]
     return section("Last in the ledger", table(columns, lines))

@@ -4,8 +4,9 @@ import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from modelyard.errors import InvalidInput
 from modelyard.http.endpoint import Endpoint
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from modelyard.parts.doubles.faults.faults import Faults
 
 INFERENCE = ("", "inference", "v1")
+ROOTS = {"api.anthropic.com": "/v1/", "api.openai.com": "/v1/"}
+"""Hosts that answer what is below this path, and no other."""
+
 MESSAGES = "/messages"
 
 
@@ -31,6 +35,13 @@ class HostTarget:
         self._transports: dict[type, Any] = {}
         self._routes = Endpoint(platform).table
         self._key = platform.keys.create(name="intercepted").secret
+        self._root = ""
+
+    def of_host(self, host: str) -> Self:
+        """Return the target for one host, with the paths that it has."""
+        target = copy(self)
+        target._root = ROOTS.get(host, "")
+        return target
 
     def transport(self, kind: type) -> Any:
         found = self._transports.get(kind)
@@ -41,10 +52,13 @@ class HostTarget:
 
     def path(self, path: str) -> str:
         """Return the platform's path of a vendor's: "/openai/v1/chat/completions" is "/inference/v1/chat/completions".
-        A path that the platform has itself stays, and so does one that it has nothing for."""
+        A path that the platform has itself stays, and so does one that it has nothing for, or that the vendor lacks."""
         if self._known(path):
             return path
-        segments = path.split("/")
+        segments, root = path.split("/"), self._root
+        if root:
+            below = "/".join((*INFERENCE, *segments[2:]))
+            return below if path.startswith(root) and self._known(below) else path
         paths = ("/".join((*INFERENCE, *segments[at:])) for at in range(1, len(segments)))
         return next(filter(self._known, paths), path)
 
@@ -82,7 +96,7 @@ class Targets:
             taken = names & self._by_host.keys()
             if taken:
                 raise InvalidInput.at("hosts", msg=f"{', '.join(sorted(taken))} is intercepted already")
-            self._by_host |= dict.fromkeys(names, target)
+            self._by_host |= {name: target.of_host(name) for name in names}
         try:
             yield
         finally:

@@ -49,7 +49,7 @@ def export_model(store: StoreName, model: str, to: str, **options: Any) -> None:
     As an adapter folder for peft and vLLM, merged into its base model, or as a GGUF file.
     """
     with opened(store) as platform:
-        in_own_name(platform).export_model(model, to, **options)
+        in_own_name(platform).models.export(model, to, **options)
     click.echo(f"wrote {printable(to)}")
 
 
@@ -66,7 +66,7 @@ def push_model(store: StoreName, model: str, name: str, public: bool, revision: 
     As one commit, with the token of HF_TOKEN or of `hf auth login`.
     """
     with opened(store) as platform:
-        made = in_own_name(platform).push_model(model, name, private=not public, revision=revision, **options)
+        made = in_own_name(platform).models.push(model, name, private=not public, revision=revision, **options)
     click.echo(f"{made.url} is at commit {made.commit}")
 
 
@@ -82,5 +82,5 @@ def import_adapter(store: StoreName, folder: Path, model: str, project: str | No
     It was saved by peft, and becomes the next checkpoint of MODEL, which is made if it is new.
     """
     with opened(store) as platform:
-        made = in_own_name(platform).import_adapter(folder, model, project=project, base_model=base_model)
+        made = in_own_name(platform).models.import_adapter(folder, model, project=project, base_model=base_model)
     click.echo(f"{printable(model)} has it as step {made.step}, {made.digest}")

@@ -23,7 +23,7 @@ _CHUNK = 2**20
 
 
 class ImportAdapter:
-    """`platform.import_adapter`, which only the host may call: it reads a folder of this machine."""
+    """`platform.models.import_adapter`, which only the host may call: it reads a folder of this machine."""
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         require_host(principal)

@@ -1,4 +1,4 @@
-"""`platform.export_model` and `platform.push_model`: checkpoints written where others load them."""
+"""`platform.models.export` and `platform.models.push`: checkpoints written where others load them."""
 
 import os
 import tempfile
@@ -92,7 +92,7 @@ class ExportKeywords(TypedDict, total=False):
 
 
 class ExportModel:
-    """`platform.export_model`, which only the host may call: it writes files of this machine, with base models."""
+    """`platform.models.export`, which only the host may call: it writes files of this machine, with base models."""
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         require_host(principal)
@@ -151,7 +151,7 @@ class ExportModel:
 
 
 class PushModel:
-    """`platform.push_model`, which only the host may call: it sends files with the host's token of a hub."""
+    """`platform.models.push`, which only the host may call: it sends files with the host's token of a hub."""
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         require_host(principal)
@@ -170,12 +170,12 @@ class PushModel:
     ) -> "PushedModel":
         """Send the checkpoint of a step, or of an alias, to a hub as the model `name`, such as "org/name".
 
-        Its forms are those of `export_model`. All of it is one commit, to the branch `revision` or to the main one;
+        Its forms are those of `models.export`. All of it is one commit, to the branch `revision` or to the main one;
         other files that the model has stay. A model that is new is private unless you say otherwise. The hub and the
         token are those of `huggingface_hub`: HF_ENDPOINT, and HF_TOKEN or `hf auth login`.
 
         Raises `Conflict` for a model that is public, and should be private, `Forbidden`, `Overloaded`, `BackendError`,
-        and what `export_model` raises.
+        and what `models.export` raises.
         """
         from modelyard.parts.torch.exports import hub_push  # noqa: PLC0415 - a hub is asked only if it is named
 

@@ -5,21 +5,24 @@ share a row as long as each prompt begins with everything before it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 import attrs
 
 from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob, Tool, token_bytes
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory
 from modelyard.domain.training_config import AssistantTurns
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, located_at
 from modelyard.parts.torch.tokenizer import ChatTokenizer
 from modelyard.parts.torch.training.answer_turns import answer_turn, check_written
+from modelyard.trainers.taught import Spread, spread, taught_choices
 
 
 @attrs.frozen
 class TokenRow:
     """Tokens up to the last trained one, the positions of the trained ones, and for each the sampler's log-probability,
-    and the factor of its loss if any is not 1.
+    and the factor of its loss if any is not 1. `taught` has, instead, what a teacher says at each of these positions:
+    then `logprobs` are the teacher's, one for each token that it names.
 
     A row without positions is the rest of a row that is too long for the model: how long it was.
     """
@@ -29,6 +32,7 @@ class TokenRow:
     logprobs: tuple[float | None, ...]
     too_long: int = 0
     weights: tuple[float, ...] = ()
+    taught: tuple[Spread, ...] = ()
 
     @classmethod
     def left_out(cls, row: "TokenRow") -> "TokenRow":
@@ -37,12 +41,16 @@ class TokenRow:
     @classmethod
     def of(cls, ids: Sequence[int], tokens: Sequence["TrainedToken"]) -> "TokenRow":
         """Return a row up to the last of some trained tokens."""
-        places, logprobs, weights = zip(*tokens, strict=True)
-        return cls(tuple(ids[: places[-1] + 1]), places, logprobs, weights=() if set(weights) == {1} else weights)
+        places, known, weights = zip(*tokens, strict=True)
+        ids, weights = tuple(ids[: places[-1] + 1]), () if set(weights) == {1} else weights
+        if not isinstance(known[0], tuple):
+            return cls(ids, places, known, weights=weights)
+        return cls(ids, places, tuple(chain.from_iterable(one for _, one in known)), weights=weights, taught=known)
 
     @property
     def tokens(self) -> "list[TrainedToken]":
-        return [*zip(self.places, self.logprobs, self.weights or (1.0,) * len(self.places), strict=True)]
+        weights = self.weights or (1.0,) * len(self.places)
+        return [*zip(self.places, self.taught or self.logprobs, weights, strict=True)]
 
     @property
     def length(self) -> int:
@@ -55,12 +63,19 @@ class TokenRow:
 
     @property
     def targets(self) -> Sequence[Sequence[int]]:
-        """The tokens that are scored at each of these positions: the present one."""
-        return [(self.ids[place],) for place in self.places]
+        """The tokens that are scored at each of these positions: the present one, or those that a teacher names."""
+        return [ids for ids, _ in self.taught] if self.taught else [(self.ids[place],) for place in self.places]
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """How many tokens are scored at each of these positions."""
+        return [*map(len, self.targets)]
 
 
-TrainedToken = tuple[int, float | None, float]
-"""The place of a token, its log-probability, and the factor of its loss."""
+Known = float | None | Spread
+
+TrainedToken = tuple[int, Known, float]
+"""The place of a token, its log-probability or what a teacher says there, and the factor of its loss."""
 
 
 def _row(ids: Sequence[int], tokens: Sequence[TrainedToken]) -> Iterator[TokenRow]:
@@ -104,7 +119,12 @@ def trajectory_rows(chat: ChatTokenizer, trajectory: Trajectory, without_logprob
     return [row for history in trajectory.histories for row in _rows(_turns(chat, history, without_logprobs))]
 
 
-_Turn = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[float | None], float]
+def taught_rows(chat: ChatTokenizer, trajectory: Trajectory) -> list[TokenRow]:
+    """Return the rows in which a teacher's distribution is known. Raises `InvalidInput`."""
+    return [row for history in trajectory.histories for row in _rows(_taught(chat, history))]
+
+
+_Turn = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[Known], float]
 """The tokens of a prompt, those of the answer, the places of the trained ones in it, their log-probabilities, and the
 factor of their losses.
 """
@@ -132,6 +152,20 @@ def _turns(chat: ChatTokenizer, history: History, without_logprobs: bool) -> Ite
             answer, logprobs = _answer(chat, choice, before, history.tools)
             yield prompt, answer, range(len(answer)), logprobs, 1.0
         before.append(choice.message)
+
+
+def _taught(chat: ChatTokenizer, history: History) -> Iterator[_Turn]:
+    for place, choice in taught_choices(history):
+        before = [item.message if isinstance(item, SampledChoice) else item for item in history.items[:place]]
+        prompt = choice.prompt_token_ids or chat.prompt(_begun(before), history.tools)
+        entries = choice.teacher or ()
+        with located_at("messages_and_choices", place, "teacher_logprobs"):
+            answer, known = _answer(chat, attrs.evolve(choice, logprobs=entries), before, history.tools)
+            if entries and None in known[: len(entries)]:
+                msg = "are not tokens of this model: the teacher has another tokenizer"
+                raise InvalidInput.at(msg=msg)
+            found = spread(entries, answer[: len(entries)], chat.token_of_bytes.get)
+        yield prompt, answer, range(len(found)), found, 1.0
 
 
 def _answer(

@@ -9,7 +9,7 @@ from modelyard.domain.training_config import AssistantTurns
 from modelyard.domain.training_run import Loss, Objective, Rows
 from modelyard.errors import TrainingError
 from modelyard.parts.torch.tokenizer import ChatTokenizer
-from modelyard.parts.torch.training.examples import TokenRow, example_rows, trajectory_rows
+from modelyard.parts.torch.training.examples import TokenRow, example_rows, taught_rows, trajectory_rows
 from modelyard.parts.torch.training.memory_plan import MemoryBudget
 from modelyard.parts.torch.training.reading import RowReading, Survey
 from modelyard.parts.torch.training.row_learner import RowLearner
@@ -69,6 +69,9 @@ class LocalLearner(RowLearner):
         rows = self._checked(trajectory_rows(self._chat, trajectory, without_logprobs))
         return loop.TrainableTurns(rows, sum(len(row.ids) for row in rows))
 
+    def taught(self, trajectory: Trajectory) -> Sequence[TokenRow]:
+        return self._checked(taught_rows(self._chat, trajectory))
+
     def _checked(self, rows: Sequence[TokenRow]) -> list[TokenRow]:
         fitted = [self.reading.fitted(row) for row in rows]
         if self.survey is not None:
@@ -76,9 +79,10 @@ class LocalLearner(RowLearner):
         return [self._known(row) if row.places else row for row in fitted]
 
     def _known(self, row: TokenRow) -> TokenRow:
-        if max(row.ids) >= self._scorer.vocabulary:
+        highest = max(max(row.ids), *(max(ids) for ids, _ in row.taught)) if row.taught else max(row.ids)
+        if highest >= self._scorer.vocabulary:
             raise TrainingError(
-                f"token {max(row.ids)} is not one of this model's {self._scorer.vocabulary}: the trajectories were "
+                f"token {highest} is not one of this model's {self._scorer.vocabulary}: the trajectories were "
                 "sampled from another model; leave token_ids and prompt_token_ids out to train on their text"
             )
         self._room.admit(len(row.ids))
@@ -99,7 +103,7 @@ class LocalLearner(RowLearner):
         self._optimizer.zero_grad(set_to_none=True)
         _, found, entropy = self._gradient(cast(Sequence[TokenRow], turns), loss)
         norm = self._descend(learning_rate, number, found)
-        tokens = sum(len(turn.logprobs) for turn in turns)
+        tokens = sum(len(turn.places) for turn in cast(Sequence[TokenRow], turns))
         return {**found.metrics, "grad_norm": norm, "entropy": entropy / max(tokens, 1)}
 
     def _descend(self, learning_rate: float, number: int, found: Loss) -> float:

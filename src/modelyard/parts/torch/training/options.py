@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, get_args
 
 import attrs
 
-from modelyard.domain.training_config import BatchedConfig, DPOConfig, RLConfig, SFTConfig, TrainingConfig
+from modelyard.domain.training_config import (
+    BatchedConfig,
+    DistillConfig,
+    DPOConfig,
+    RLConfig,
+    SFTConfig,
+    TrainingConfig,
+)
 from modelyard.errors import InvalidInput, Problem
-from modelyard.parts.torch.training.other_names import NOT_OF_DPO, NOT_OF_RL, hint_of
+from modelyard.parts.torch.training.other_names import NOT_OF_DISTILLATION, NOT_OF_DPO, NOT_OF_RL, hint_of
 
 if TYPE_CHECKING:
     from modelyard.parts.torch.lora import LoraShape
@@ -163,6 +170,15 @@ class LocalDPOConfig(AdapterOptions, BatchOptions, DPOConfig):
 
 
 @attrs.frozen(kw_only=True, slots=False)
+class LocalDistillConfig(AdapterOptions, BatchOptions, DistillConfig):
+    """How a distillation job trains a local base model."""
+
+    @classmethod
+    def hint(cls, name: str, known: Iterable[str]) -> str:
+        return hint_of(name, known, NOT_OF_DISTILLATION)
+
+
+@attrs.frozen(kw_only=True, slots=False)
 class LocalRLConfig(AdapterOptions, RateOptions, RLConfig):
     """How an RL job trains a local base model."""
 
@@ -182,7 +198,12 @@ class LocalRLConfig(AdapterOptions, RateOptions, RLConfig):
         return attrs.evolve(self, learning_rate=rate, schedule="constant", warmup_steps=0, warmup_ratio=0.0)
 
 
-CONFIGS: Mapping[str, type[TrainingConfig]] = {"sft": LocalSFTConfig, "dpo": LocalDPOConfig, "rl": LocalRLConfig}
+CONFIGS: Mapping[str, type[TrainingConfig]] = {
+    "sft": LocalSFTConfig,
+    "dpo": LocalDPOConfig,
+    "rl": LocalRLConfig,
+    "distill": LocalDistillConfig,
+}
 
 
 def with_own_options(method: str, config: TrainingConfig) -> Any:
@@ -216,6 +237,10 @@ class DPOKeywords(RLKeywords, total=False):
     max_length: int | None
     overlong: Overlong | None
     packing: bool | None
+
+
+class DistillKeywords(DPOKeywords, total=False):
+    """What `training.distill` takes besides the options of distillation."""
 
 
 class SFTKeywords(DPOKeywords, total=False):

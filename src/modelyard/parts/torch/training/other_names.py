@@ -52,6 +52,15 @@ _ANSWERS_ALONE = "of a pair, the answers alone are trained, up to their end toke
 NOT_OF_DPO: Mapping[str, str] = dict.fromkeys(("assistant_turns", "train_after_end"), _ANSWERS_ALONE)
 """Options of SFT, and why DPO has none of them."""
 
+NOT_OF_DISTILLATION: Mapping[str, str] = {
+    **dict.fromkeys(("assistant_turns", "train_after_end"), "what the teacher has scored is trained, and nothing else"),
+    "label_smoothing": "it is the distribution of the teacher that is trained",
+    **dict.fromkeys(("lmbda", "teacher_model_name_or_path"), "what the model sampled is scored with training.taught"),
+    "temperature": "distributions are compared as they are",
+    **dict.fromkeys(("loss_top_k", "loss_add_tail"), "all that the rows name counts, and the rest as one more token"),
+}
+"""Options of SFT and of TRL's distillation, and why there are none of them."""
+
 NOT_OF_RL: Mapping[str, str] = {
     **dict.fromkeys(
         ("batch_size", "gradient_accumulation_steps", "packing"),

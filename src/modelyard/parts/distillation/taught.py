@@ -1,0 +1,162 @@
+"""Trajectories scored by a teacher, which reads the very tokens that were sampled and says how likely each was."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain, islice
+from typing import Any
+
+import attrs
+
+from modelyard.domain.completion import CompletionRequest, Message, Sampling, TokenLogprob, token_bytes
+from modelyard.domain.identity import Attribution, Principal
+from modelyard.domain.models import Checkpoint, Model
+from modelyard.domain.training import History, SampledChoice, Trajectory
+from modelyard.errors import InvalidInput, located_at
+from modelyard.flow import run
+from modelyard.formats.converter import unstructure
+from modelyard.formats.trajectories import trajectory_of
+from modelyard.platform.catalogue.service import resolve
+from modelyard.platform.chat.backend_stream import backend_of
+from modelyard.platform.chat.pipeline import CompletionPipeline
+from modelyard.platform.chat.service import Chat
+from modelyard.platform.runtime import Runtime
+from modelyard.platform.training.data import TaughtData, each_trajectory
+
+TOP_LOGPROBS = 20
+"""As many alternatives as servers usually return."""
+
+CONCURRENCY = 8
+
+
+class Taught:
+    """Has trajectories scored by a teacher: `platform.training.taught`, called as a method is."""
+
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self._runtime, self._principal = runtime, principal
+
+    def __call__(
+        self,
+        teacher: "Model | Checkpoint | str",
+        data: TaughtData,
+        *,
+        top_logprobs: int = TOP_LOGPROBS,
+        concurrency: int = CONCURRENCY,
+        entity: str | None = None,
+        project: str | None = None,
+    ) -> Iterator[Trajectory]:
+        """Yield trajectories, those of groups one by one, with what a teacher says of each sampled token, for
+        `training.distill`.
+
+        `teacher` is any model whose backend returns log-probabilities of a prompt, and which has the tokenizer of the
+        model that sampled. It reads the tokens of each choice after those of its prompt, so both ids are needed: sample
+        with `return_token_ids=True`. `top_logprobs` are the alternatives that it names at each token. `concurrency`
+        requests are under way at once; each is booked as a completion of one token. Raises `InvalidInput` at the place
+        of what is wrong in the data, `UnsupportedParameter`, and as `chat.complete` does.
+        """
+        named = str(Chat(self._runtime, self._principal)._named({"model": teacher})["model"])
+        attribution = self._principal.attribution(entity, project)
+        asked = Teacher(self._runtime, self._principal, attribution, named, top_logprobs)
+
+        def score(number: int, one: Trajectory | Mapping[str, Any]) -> Trajectory:
+            with located_at("data", number):
+                return asked.scored(one if isinstance(one, Trajectory) else trajectory_of(unstructure(one)))
+
+        return _in_order(score, each_trajectory(data), concurrency)
+
+
+@attrs.frozen
+class Teacher:
+    """A model that scores what others sampled, with so many alternatives at each token. Thread-safe."""
+
+    runtime: Runtime
+    principal: Principal
+    attribution: Attribution
+    name: str
+    top_logprobs: int = TOP_LOGPROBS
+
+    def require(self) -> None:
+        """Raise `InvalidInput` for a model that cannot score a prompt, and `ModelNotFound`."""
+        served = resolve(self.runtime, self.name, self.principal)
+        able = backend_of(self.runtime.backend, served.base_model).capabilities(served.base_model)
+        if not able.prompt_logprobs:
+            msg = f"is {self.name!r}, whose backend gives no log-probabilities of a prompt; take a local model or vLLM"
+            raise InvalidInput.at("teacher", msg=msg)
+
+    def scored(self, one: Trajectory) -> Trajectory:
+        if not any(map(_is_sampled, chain.from_iterable(history.items for history in one.histories))):
+            raise InvalidInput.at("messages_and_choices", msg="has no choice with logprobs: nothing was sampled")
+        histories = []
+        for place, history in enumerate(one.histories):
+            with located_at(*(("additional_histories", place - 1) if place else ())):
+                histories.append(_scored(history, self._ask))
+        return attrs.evolve(one, histories=tuple(histories))
+
+    def _ask(self, ids: Sequence[int]) -> Sequence[TokenLogprob]:
+        request = CompletionRequest(
+            self.name,
+            (),
+            sampling=Sampling(temperature=0.0),
+            max_tokens=1,
+            prompt=tuple(ids),
+            prompt_logprobs=self.top_logprobs,
+        )
+        flow = CompletionPipeline(self.runtime, self.principal, request, self.attribution).flow(details=True)
+        return run(flow).completion.choices[0].prompt_logprobs
+
+
+def _in_order(score: Any, data: Iterable[Any], concurrency: int) -> Iterator[Trajectory]:
+    """Score so many trajectories at once, and yield them in their order."""
+    rows = enumerate(data)
+    with ThreadPoolExecutor(max(1, concurrency), "modelyard-teacher") as pool:
+        waiting = deque[Future[Trajectory]](pool.submit(score, *row) for row in islice(rows, max(1, concurrency)))
+        try:
+            while waiting:
+                found = waiting.popleft().result()
+                waiting += [pool.submit(score, *row) for row in islice(rows, 1)]
+                yield found
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _scored(history: History, ask: Any) -> History:
+    """Return a history with the teacher's scores. Choices whose tokens begin
+    those of a later one are read with it."""
+    items = list(history.items)
+    read: tuple[int, ...] = ()
+    scores: Sequence[TokenLogprob] = ()
+    for place in reversed(range(len(items))):
+        choice = items[place]
+        if not isinstance(choice, SampledChoice) or not _is_sampled(choice):
+            continue
+        with located_at("messages_and_choices", place):
+            ids = _ids(choice)
+            if read[: len(ids)] != ids:
+                read, scores = ids, ask(ids)
+            entries = tuple(scores[len(choice.prompt_token_ids) - 1 : len(ids) - 1])
+            _require_same(choice, entries)
+        items[place] = attrs.evolve(choice, teacher=entries)
+    return attrs.evolve(history, items=tuple(items))
+
+
+def _is_sampled(item: Message | SampledChoice) -> bool:
+    return isinstance(item, SampledChoice) and item.logprobs is not None
+
+
+def _ids(choice: SampledChoice) -> tuple[int, ...]:
+    ids = choice.token_ids or tuple(one.id for one in choice.logprobs or () if one.id is not None)
+    for name, known in (("token_ids", ids), ("prompt_token_ids", choice.prompt_token_ids)):
+        if not known:
+            raise InvalidInput.at(
+                name, msg="are needed, for the teacher reads tokens; sample with return_token_ids=True"
+            )
+    return (*choice.prompt_token_ids, *ids)
+
+
+def _require_same(choice: SampledChoice, scored: Sequence[TokenLogprob]) -> None:
+    """Raise `InvalidInput` where the teacher reads other tokens than were sampled."""
+    for place, (own, seen) in enumerate(zip(choice.logprobs or (), scored, strict=True)):
+        texts = [token_bytes(one) for one in (own, seen)]
+        if all(texts) and texts[0] != texts[1] and "�" not in own.token + seen.token:
+            msg = f"is {own.token!r} to the model, and {seen.token!r} to the teacher: they must share one tokenizer"
+            raise InvalidInput.at("logprobs", "content", place, msg=msg)

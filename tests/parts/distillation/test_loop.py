@@ -1,0 +1,77 @@
+"""A loop whose rounds are trained on what a teacher says of the answers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from modelyard import Platform, open_platform
+from modelyard.domain.job import JobKind
+from modelyard.errors import InvalidInput, JobFailed, ModelNotFound
+
+WORDS = ("sea", "grass", "fire")
+TASKS = [{"prompt": f"Say {word}.", "expected": f"The {word}."} for word in WORDS]
+OPTIONS: dict[str, Any] = {"rounds": 6, "samples": 4, "max_tokens": 6, "teacher": "p/teacher", "learning_rate": 1e-4}
+
+
+@pytest.fixture
+def platform() -> Iterator[Platform]:
+    with open_platform() as opened:
+        rows = [
+            {
+                "messages": [
+                    {"role": "user", "content": one["prompt"]},
+                    {"role": "assistant", "content": one["expected"]},
+                ]
+            }
+            for one in TASKS
+        ]
+        opened.models.create("teacher", project="p", base_model="tabular-mini")
+        opened.training.sft("p/teacher", rows * 20, learning_rate=1e-4).result()
+        opened.models.create("student", project="p", base_model="tabular-mini")
+        yield opened
+
+
+def test_a_model_comes_nearer_to_its_teacher_round_by_round(platform: Platform) -> None:
+    job = platform.training.loop("p/student", TASKS, "exact_match", held_out=TASKS, **OPTIONS)
+    best = job.result()
+    held_out = [row.values["held_out"] for row in job.metrics()]
+    assert held_out[0] == 0.0
+    assert held_out[-1] == 1.0
+    assert best.step == job.refresh().step
+    kinds = {one.kind for one in platform.training.list(model="p/student") if one.loop_id == job.id}
+    assert kinds == {JobKind.DISTILL}
+
+
+def test_a_round_is_sampled_and_scored_once(platform: Platform) -> None:
+    before = platform.usage.total(by=("model",))
+    options = {**OPTIONS, "rounds": 1}
+    platform.training.loop("p/student", TASKS, "exact_match", **options).result()
+    requests = {one.model: one.requests for one in platform.usage.total(by=("model",))}
+    asked = {one.model: one.requests for one in before}
+    taught = sum(count - asked.get(name, 0) for name, count in requests.items())
+    assert taught == len(TASKS) + len(TASKS) * options["samples"]  # a request samples a task, and one scores an answer
+
+
+@pytest.mark.parametrize(
+    ("changed", "place"),
+    [
+        ({"beta": 2}, "beta"),
+        ({"ppo": True}, "ppo"),
+        ({"agent": "tests:run"}, "teacher"),
+    ],
+)
+def test_what_a_teacher_cannot_have_is_refused(platform: Platform, changed: dict[str, Any], place: str) -> None:
+    with pytest.raises((InvalidInput, TypeError), match=place):
+        platform.training.loop("p/student", TASKS, "exact_match", **{**OPTIONS, **changed})
+
+
+def test_a_teacher_that_is_not_there_is_refused_before_the_loop(platform: Platform) -> None:
+    with pytest.raises(ModelNotFound):
+        platform.training.loop("p/student", TASKS, "exact_match", **{**OPTIONS, "teacher": "p/nobody"})
+    assert not [one for one in platform.training.list() if one.kind == "loop"]
+
+
+def test_a_teacher_that_reads_other_tokens_ends_the_loop_with_the_reason(platform: Platform) -> None:
+    with pytest.raises(JobFailed, match="one tokenizer"):
+        platform.training.loop("p/student", TASKS, "exact_match", **{**OPTIONS, "teacher": "echo"}).result()

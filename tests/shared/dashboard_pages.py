@@ -1,0 +1,131 @@
+"""Every page of the dashboard: a store that has something for each, and where they are."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from batch_files import asking, uploaded
+from driven_runs import shown_run
+from modelyard import Platform
+from modelyard.domain.identity import Principal, Scope
+from modelyard.parts.sweeps.service import Sweeps
+
+HOSTILE = "<script>alert('x')</script> \u05e9\u05dc\u05d5\u05dd \u202e" + "long" * 40
+LONG = "word " * 2000
+"""10,000 characters."""
+LONG_NAME = "answers-questions-about-parcels-and-invoices-in-plain-words-v12"
+"""A name without a place to break it, as long as a name may be."""
+PLACE: Any = {"project": "bots", "entity": "acme"}
+ROWS = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello there"}]}] * 12
+
+LISTS = ("", "jobs", "models", "runs", "tinker", "traces", "usage", "keys", "catalogue", "api")
+OF_PARTS = ("comparisons", "episodes", "sweeps", "variants", "webhooks")
+FIRST = (
+    *LISTS,
+    *OF_PARTS,
+    "catalogue/echo",
+    "usage?by=model",
+    "jobs?status=failed",
+    "runs?q=nothing",
+    "models?q=nothing",
+)
+"""The pages that a store without anything has."""
+REFUSED = ("nothing", "jobs/nothing", "models/nothing", "traces?status=x", "runs/nothing/rows?row=x", "sweeps/nothing")
+"""Addresses that are answered with what is wrong with them."""
+
+
+def fill(platform: Platform) -> None:
+    """Put something into a store for every page, with the longest names and texts that there are."""
+    acme = platform.acting_as(Principal("ann", "acme", Scope("acme")))
+    _of_parts(platform, acme)
+    shown_run(platform, "acme", HOSTILE)
+    learner = platform.models.create("learner", project="loops", base_model="tabular-mini", entity="acme")
+    tasks = [{"prompt": HOSTILE, "expected": "yes"}, {"prompt": LONG[:500], "expected": HOSTILE}]
+    judge = {"type": "llm_judge", "model": "echo", "prompt": "1 {output}", "scale": "number"}
+    options: Any = {"held_out": tasks, "rounds": 2, "samples": 2, "max_tokens": 8}
+    platform.training.loop(learner, tasks, judge, **options).wait()
+    model = platform.models.create("desk", project="bots", base_model="tabular-mini", entity="acme")
+    for rate in (1e-4, 2e-4):
+        platform.training.sft(model, ROWS, learning_rate=rate, batch_size=1).wait()
+    platform.models.promote(model, 1)
+    platform.models.promote(model, 2)
+    questions = [{"prompt": HOSTILE, "expected": HOSTILE}, {"prompt": LONG, "expected": LONG}]
+    questions += [{"prompt": f"say {at}", "expected": f"say {at}" if at % 3 else "no"} for at in range(30)]
+    for name in ("echo", "tabular-mini"):
+        platform.evaluations.run("quiz", name, questions, **PLACE)
+    platform.usage.set_budget("5", entity="acme")
+    _trace(platform)
+
+
+def _of_parts(platform: Platform, acme: Platform) -> None:
+    """Make what parts have pages for."""
+    acme.models.create(LONG_NAME, project=LONG_NAME, base_model="tabular-mini")
+    name = f"{LONG_NAME}/{LONG_NAME}"
+    options: Any = {"learning_rate": [1e-5, 1e-3], "batch_size": 12, "validation": ROWS[:1]}
+    acme.training.sweep(name, ROWS, **options).wait()
+    for number, system in enumerate(("Be brief.", f"Be brief.\n{LONG[:400]}"), 1):
+        acme.variants.publish(name, model="echo", system=system, note=LONG[:200])
+        acme.variants.promote(name, number)
+    acme.webhooks.add(f"https://hooks.example/{'path/' * 20}")
+    with acme.episodes.group(LONG_NAME, model=name, size=3) as group:
+        for reward, episode in zip((1.0, 3.0, None), group, strict=True):
+            chat = platform.acting_as(platform.keys.authenticate(episode.key)).chat
+            history: list[dict[str, Any]] = [{"role": "user", "content": HOSTILE}]
+            text = chat.complete(model="m", messages=history, max_tokens=8, seed=1).text
+            for more in ("when?", "why?"):
+                after = [*history, {"role": "assistant", "content": text}, {"role": "user", "content": more}]
+                chat.complete(model="m", messages=after, max_tokens=8, seed=1)
+            if reward is not None:
+                episode.reward(reward)
+    acme.compat.batches.create(uploaded(acme, [asking("a")]))
+    acme.compat.responses.create(model="echo", input="one two", background=True)
+    platform.worker().run_until_idle()
+
+
+def _trace(platform: Platform) -> None:
+    traces = platform.compat.traces
+    asked: Any = {"model": "echo", "messages": [{"role": "user", "content": HOSTILE}], "long": LONG}
+    outer = traces.calls.start("answer", asked, **PLACE)
+    for at in range(4):
+        inner = traces.calls.start(HOSTILE if at else "search", asked, parent=outer)
+        traces.calls.end(inner.id, LONG, exception=LONG if at == 3 else None, **PLACE)
+    traces.calls.end(outer.id, {HOSTILE: LONG}, summary={"usage": {"echo": {"total_tokens": 7}}}, **PLACE)
+    traces.feedback.add(outer.ref, "rating", {"said": HOSTILE}, creator="ann")
+
+
+def addresses(platform: Platform, entity: str = "acme") -> Iterator[str]:
+    """Yield the path of every page that a filled store has, below that of the dashboard."""
+    acme = platform.acting_as(Principal("ann", entity, Scope(entity)))
+    yield from FIRST
+    for kind in {job.kind: job for job in acme.jobs.list()}.values():
+        yield f"jobs/{kind.id}"
+    for model in acme.models.list():
+        yield f"models/{model.id}"
+        yield f"models/{model.id}/{model.last_step}"
+    yield from _of_runs(acme)
+    for call in acme.compat.traces.calls.list_all():
+        yield f"traces/{call.entity}/{call.project}/{call.id}"
+    for run in acme.compat.training_runs.listing():
+        yield f"tinker/{run.id}"
+    for sweep in acme.part(Sweeps).list():
+        yield f"sweeps/{sweep.id}"
+    for group in acme.episodes.list():
+        yield f"episodes/{group.id}"
+        yield from (f"episodes/{group.id}/{one.id}" for one in acme.episodes.get(group.id))
+    for variant in acme.variants.list():
+        yield f"variants/{variant.id}"
+        yield f"variants/{variant.id}/{variant.last_number}"
+        yield f"variants/{variant.id}/diff?before=1&after={variant.last_number}"
+
+
+def _of_runs(acme: Platform) -> Iterator[str]:
+    runs = list(acme.evaluations.runs.list_all(order="desc"))
+    for run in runs[:2]:
+        yield f"runs/{run.id}"
+        yield f"runs/{run.id}/rows"
+        yield f"runs/{run.id}/by?field=expected"
+    if len(runs) > 1:
+        after, before = runs[:2]
+        yield f"compare?baseline={before.id}&candidate={after.id}"
+        yield f"runs/{after.id}/rows?baseline={before.id}&show=changed"
+        yield f"runs/{after.id}/rows?field=expected"
+        yield f"comparisons/evaluation?name={after.evaluation}"
