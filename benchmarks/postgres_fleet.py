@@ -12,7 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,6 +33,7 @@ from modelyard import open_platform  # noqa: E402
 from modelyard.clock import SystemClock  # noqa: E402
 from modelyard.domain.job import Claim, Job, JobEvent, JobKind, JobProgress, NewEvent, QueueState  # noqa: E402
 from modelyard.domain.schema import RECORDS  # noqa: E402
+from modelyard.parts.postgres.connections import Connector  # noqa: E402
 from modelyard.parts.postgres.wire import Wire  # noqa: E402
 from modelyard.platform.job_types import job_types_of  # noqa: E402
 from modelyard.platform.jobs.claims import (  # noqa: E402
@@ -47,15 +51,36 @@ from modelyard.stores import PostgresStore  # noqa: E402
 from postgres_server import PostgresServer, server_folder  # noqa: E402
 
 PROCESSES, THREADS, QUEUED = 4, 2, 10_000
+KINDS = ("raw", "one statement", "known job", "worker")
+ROUNDS = 7
 SPAWN = multiprocessing.get_context("spawn")
 
-_RAW_CLAIM = """
-WITH j AS (SELECT id FROM jobs WHERE place = 'ready' AND entity = 't' AND kind = 'rl' AND base_model = ''
-           AND accelerators = 0 AND memory = 0 ORDER BY rank, seq LIMIT 1 FOR UPDATE SKIP LOCKED),
+_FIRST = """FROM jobs WHERE place = 'ready' AND entity = 't' AND kind = 'rl' AND base_model = ''
+    AND accelerators = 0 AND memory = 0 ORDER BY rank, seq LIMIT 1 FOR UPDATE SKIP LOCKED"""
+_BEGIN = [("BEGIN", ()), ("SET LOCAL synchronous_commit TO off", ()), (f"SELECT * {_FIRST}", ())]
+_TAKE = """UPDATE jobs SET status = 'running', place = 'claimed', attempts = attempts + 1, started_at = now()
+    WHERE id = $1"""
+_HOLD = """UPDATE job_progress SET epoch = epoch + 1, worker_id = 'w', held = true, updated_at = now()
+    WHERE job_id = $1"""
+_ONE_STATEMENT = f"""
+WITH j AS (SELECT id {_FIRST}),
      u AS (UPDATE jobs SET status = 'running', place = 'claimed', attempts = attempts + 1, started_at = now()
            FROM j WHERE jobs.id = j.id RETURNING jobs.id)
 UPDATE job_progress p SET epoch = epoch + 1, worker_id = 'w', held = true, updated_at = now()
 FROM u WHERE p.job_id = u.id RETURNING p.job_id"""
+
+
+def raw_claim(connection: Any) -> str:
+    """Claim with SKIP LOCKED in two round trips: the first job that is free, then its rows and the commit."""
+    job_id: str = connection.rows_of(connection.round_trip(_BEGIN)[-1])[0][0]
+    connection.round_trip([(_TAKE, (job_id,)), (_HOLD, (job_id,)), ("COMMIT", ())])
+    return job_id
+
+
+def one_statement(connection: Any) -> str:
+    """Claim with SKIP LOCKED in one statement, which returns the name of the job alone."""
+    found: list[tuple[str]] = connection.rows_of(*connection.round_trip([(_ONE_STATEMENT, ())]))
+    return found[0][0]
 
 
 # ---- claims --------------------------------------------------------------------------------------------------------
@@ -85,69 +110,81 @@ def _claim(store: PostgresStore) -> str:
     return found[0].id
 
 
-def claimer(kind: str, address: str, times: int, start: Any, answers: Any) -> None:
-    """Claim in two threads; answer the ids and the seconds."""
-    got: list[str] = []
+def claimer(address: str, threads: int, times: int, start: Any, answers: Any) -> None:
+    """Claim in so many threads, in each way by turns; answer the ids and the seconds of each round."""
 
-    def work() -> None:
-        if kind == "raw":
-            connection = psycopg.connect(address, autocommit=True, options="-c search_path=modelyard")
-            for _ in range(times):
-                got.append(connection.execute(_RAW_CLAIM, prepare=True).fetchone()[0])  # type: ignore[index]
-        elif kind == "claims":
-            got.extend(_claim(platform._runtime.store) for _ in range(times))  # type: ignore[arg-type]
-        else:
-            runner = Runner(
-                platform._runtime, {JobKind.RL: attrs.evolve(job_types_of(())[JobKind.RL], can_run=lambda *_: True)}
-            )
-            for _ in range(times):
-                claimed = runner.claim()
-                assert claimed is not None
-                runner.drop(claimed)
-                got.append(claimed.job.id)
+    def by_store() -> Callable[[], str]:
+        return lambda: _claim(platform._runtime.store)  # type: ignore[arg-type]
 
-    with open_platform(address, artifacts="/tmp/yard-claims") as platform:
-        start.wait()
-        began = time.perf_counter()
-        threads = [threading.Thread(target=work) for _ in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        answers.put((got, time.perf_counter() - began))
+    def by_worker() -> Callable[[], str]:
+        able = attrs.evolve(job_types_of(())[JobKind.RL], can_run=lambda *_: True)
+        runner = Runner(platform._runtime, {JobKind.RL: able})
+
+        def one() -> str:
+            claimed = runner.claim()
+            assert claimed is not None
+            runner.drop(claimed)
+            return claimed.job.id
+
+        return one
+
+    def by_hand(claim_it: Callable[[Any], str]) -> Callable[[], str]:
+        connection = Connector(f"{address}&options=-csearch_path%3Dmodelyard", 10.0).connect()
+        connection.execute("SET synchronous_commit TO off")
+        return partial(claim_it, connection)
+
+    with open_platform(address, artifacts="/tmp/yard-claims") as platform, ThreadPoolExecutor(threads) as pool:
+        ways = {"raw": partial(by_hand, raw_claim), "one statement": partial(by_hand, one_statement)}
+        ways |= {"known job": by_store, "worker": by_worker}
+        claims = {kind: [way() for _ in range(threads)] for kind, way in ways.items()}
+        for number in range(-1, ROUNDS):
+            for kind, each in claims.items():
+                start.wait()
+                began = time.perf_counter()
+                got = [*pool.map(lambda one: [one() for _ in range(times)], each)]
+                answers.put((number, kind, [*chain.from_iterable(got)], time.perf_counter() - began))
 
 
 def _database(address: str) -> str:
     return urlsplit(address).path.strip("/")
 
 
-def claims_a_second(kind: str, address: str, times: int = 60) -> float:
-    start, answers = SPAWN.Barrier(PROCESSES), SPAWN.Queue()
-    processes = [SPAWN.Process(target=claimer, args=(kind, address, times, start, answers)) for _ in range(PROCESSES)]
-    for process in processes:
+def claims_a_second(address: str, processes: int, threads: int, times: int = 60) -> list[dict[str, float]]:
+    """The rates of each round; the first one, in which statements are prepared, is left out."""
+    start, answers = SPAWN.Barrier(processes), SPAWN.Queue()
+    running = [SPAWN.Process(target=claimer, args=(address, threads, times, start, answers)) for _ in range(processes)]
+    for process in running:
         process.start()
-    told = [answers.get() for _ in processes]
-    for process in processes:
+    told = [answers.get() for _ in range(processes * (ROUNDS + 1) * len(KINDS))]
+    for process in running:
         process.join()
-    ids = [one for got, _ in told for one in got]
-    assert len(ids) == len({*ids}) == PROCESSES * THREADS * times, "a job was claimed twice"
-    return round(len(ids) / max(seconds for _, seconds in told))
+    ids = [one for _, _, got, _ in told for one in got]
+    assert len(ids) == len({*ids}), "a job was claimed twice"
+    claimed = processes * threads * times
+    return [
+        {kind: claimed / max(last for at, of, _, last in told if (at, of) == (number, kind)) for kind in KINDS}
+        for number in range(ROUNDS)
+    ]
 
 
 def claims(server: PostgresServer) -> dict[str, Any]:
-    """Claims a second by eight workers in four processes, with 10,000 jobs queued: three rounds in turns."""
-    address = server.create_database()
-    with closing(PostgresStore(address, RECORDS)) as store:
-        queue_jobs(store, QUEUED)
-    server.execute("ANALYZE", _database(address))
-    kinds = ("raw", "claims", "claims of workers")
-    rates: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for _ in range(5):
-        for kind in kinds:
-            rates[kind].append(claims_a_second(kind, address))
-    middle = {kind: statistics.median(each) for kind, each in rates.items()}
-    over = {f"raw over {kind}": round(middle["raw"] / middle[kind], 2) for kind in kinds[1:]}
-    return rates | over | {"target": 2}
+    """Claims a second with thousands of jobs queued, in rounds that take turns; and how many times as fast those by
+    hand are, the median of the rounds."""
+    result: dict[str, Any] = {"target": {"raw / worker": 2}}
+    for processes, threads in ((1, 1), (PROCESSES, THREADS)):
+        address = server.create_database()
+        with closing(PostgresStore(address, RECORDS)) as store:
+            queue_jobs(store, 3 * QUEUED)
+        server.execute("ANALYZE", _database(address))
+        rounds = claims_a_second(address, processes, threads)
+        rates = {kind: round(statistics.median(each[kind] for each in rounds)) for kind in KINDS}
+        over = {
+            f"{hand} / {own}": round(statistics.median(each[hand] / each[own] for each in rounds), 2)
+            for own in KINDS[2:]
+            for hand in KINDS[:2]
+        }
+        result[f"{processes * threads} workers"] = rates | over
+    return result
 
 
 # ---- events --------------------------------------------------------------------------------------------------------

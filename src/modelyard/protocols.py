@@ -291,6 +291,36 @@ class MonthlyStore(Protocol):
         ...
 
 
+@attrs.frozen
+class NextClaim:
+    """The claim of the job that is next: of the entity that is furthest behind, which is probably `entity`. `fits` says
+    of the needs of ready jobs whether the worker could run such a job now, and `stride` how far a job moves an entity
+    of weight 1. The other fields are as in `platform.jobs.claims.Claimant`."""
+
+    entity: str
+    fits: "Mapping[job.Needs, bool]"
+    stride: int
+    now: datetime
+    worker_id: str
+    process: str
+    alone: bool
+    suspects: bool
+    isolates: bool
+
+
+@runtime_checkable
+class ClaimingStore(Protocol):
+    """A store that can claim the job that is next itself, where steps take several round trips. Optional."""
+
+    def claim_next(self, ask: NextClaim) -> "tuple[tuple[job.Job, job.JobProgress] | None, str]":
+        """Claim the job that the steps of `platform.jobs.shares` would claim, as they do, or none if in doubt.
+
+        Return it with its progress, or None; and the entity that is next, "" if that is not known. Raises what
+        `transact` raises.
+        """
+        ...
+
+
 @runtime_checkable
 class VerifiableStore(Protocol):
     """A store that can read all that it keeps, to find what is damaged. Optional."""

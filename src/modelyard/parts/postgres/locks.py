@@ -18,6 +18,7 @@ LOCK = "SELECT pg_advisory_xact_lock($1)"
 _NOW = "extract(epoch FROM clock_timestamp())::float8"
 _ALONE = f"SELECT pg_advisory_xact_lock($1), {_NOW}"
 _EACH = "SELECT count(pg_advisory_xact_lock(key)) FROM unnest($2::bigint[]) AS key"
+_ONE = f"SELECT pg_advisory_xact_lock_shared($1), pg_advisory_xact_lock($2), {_NOW}"
 _SHARED = f"SELECT pg_advisory_xact_lock_shared($1), ({_EACH}), {_NOW}"
 
 _SEPARATOR = "\x1f"
@@ -68,5 +69,8 @@ def lock_statement(schema: str, domains: set[Domain] | None) -> Statement:
     everything = lock_key(schema, "steps")
     if domains is None:
         return _ALONE, (everything,)
+    if len(domains) == 1:
+        (domain,) = domains
+        return _ONE, (everything, lock_key(schema, "domain", *domain))
     keys = sorted(lock_key(schema, "domain", *domain) for domain in domains)
     return _SHARED, (everything, array_of_integers(keys))

@@ -10,8 +10,17 @@ from typing import Any, Literal, TypeVar, cast
 
 from modelyard import process_identity
 from modelyard.domain.record import Record
-from modelyard.errors import MissingExtra, StoreClosed, StoreError, UsedAfterFork
-from modelyard.protocols import Month, MonthlyStore, Snapshot, Store, Subscription, Tx
+from modelyard.errors import MissingExtra, OutcomeUnknown, StoreClosed, StoreError, UsedAfterFork
+from modelyard.protocols import (
+    ClaimingStore,
+    Month,
+    MonthlyStore,
+    NextClaim,
+    Snapshot,
+    Store,
+    Subscription,
+    Tx,
+)
 from modelyard.stores.group_commit import GroupCommit
 from modelyard.stores.schema_changes import CHANGES
 from modelyard.stores.table_changes import SchemaChange
@@ -23,6 +32,7 @@ except ImportError as error:
 
 from modelyard.parts.postgres import months
 from modelyard.parts.postgres.backup import back_up_to_file
+from modelyard.parts.postgres.claims_fast import MOST_NEEDS, UNHEARD, Claimed, ClaimStep
 from modelyard.parts.postgres.connections import Connector, ReadPool
 from modelyard.parts.postgres.notices import Notices
 from modelyard.parts.postgres.pages import Row
@@ -123,6 +133,17 @@ class PostgresStore:
         """Run `step` as `transact` does, for a task; a thread of the store leads if no caller does."""
         self._refuse_misuse()
         return await self._group.atransact(step, durable)
+
+    def claim_next(self, ask: NextClaim) -> tuple[Claimed | None, str]:
+        """Claim the first job of the entity that is next, in one round trip. Raises what `transact` raises."""
+        self._refuse_misuse()
+        if len(ask.fits) > MOST_NEEDS:
+            return None, ""
+        step: Any = ClaimStep.of(ask)
+        found = self._group.transact(step, durable=False) or self._group.transact(step, durable=False)
+        if found is UNHEARD:
+            raise OutcomeUnknown("a job was claimed, and the answer lost; look which jobs the worker holds")
+        return found or (None, "")
 
     def read(self, query: Callable[[Snapshot], T]) -> T:
         """Run `query` on one snapshot, concurrently with the writers: it waits for none and delays none."""
@@ -245,3 +266,4 @@ def has_store(address: str, schema: str = "modelyard") -> bool:
 
 _conforms: type[Store] = PostgresStore
 _conforms_too: type[MonthlyStore] = PostgresStore
+_claims_too: type[ClaimingStore] = PostgresStore

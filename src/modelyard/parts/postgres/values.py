@@ -164,6 +164,10 @@ array_of_integers: Callable[[Sequence[int]], bytes] = _ARRAYS["bigint"][2]
 """Return the array of integers that SQL binds."""
 
 
+array_of_booleans: Callable[[Sequence[bool]], bytes] = _ARRAYS["boolean"][2]
+"""Return the array of booleans that SQL binds."""
+
+
 TEXTS = "text[]"
 """The type in SQL of what `array_of_texts` returns."""
 array_of_texts: Callable[[Sequence[str]], bytes] = _ARRAYS[TEXT][2]

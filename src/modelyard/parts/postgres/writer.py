@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg import errors as pg
@@ -19,6 +19,7 @@ from psycopg import errors as pg
 from modelyard.errors import OutcomeUnknown, StoreBusy, StoreError, StoreTooNew
 from modelyard.parts.postgres.ahead_fast import read_ahead
 from modelyard.parts.postgres.batch import Batch
+from modelyard.parts.postgres.claims_fast import UNHEARD, ClaimStep, TurnClaims
 from modelyard.parts.postgres.connections import Connector
 from modelyard.parts.postgres.errors import TRANSIENT, to_store_error
 from modelyard.parts.postgres.locks import asks_of, domains_of, lock_statement
@@ -28,7 +29,6 @@ from modelyard.parts.postgres.schema import COMMITS
 from modelyard.parts.postgres.tx import PostgresTx
 from modelyard.parts.postgres.wire import Abandoned, Wire, ends_group
 from modelyard.protocols import Tx
-from modelyard.stores.history import MIGRATIONS
 from modelyard.stores.pending_steps import PendingStep, interrupts_leader
 
 T = TypeVar("T")
@@ -45,9 +45,9 @@ _SETTINGS = ":settings"
 class GroupWriter:
     """The only connection of a store that writes. Not thread-safe: only the leader of a group uses it.
 
-    `unchanged` is the condition, over the table of migrations, that the schema was not migrated since. `level` is the
-    setting of synchronous_commit with which a durable step commits, if not the server's own. `unsynced` is true while
-    acknowledged records wait for a sync.
+    `unchanged` is the condition that the schema was not migrated since. `level` is the setting of synchronous_commit
+    with which a durable step commits, if not the server's own. `unsynced` is true while acknowledged records wait for a
+    sync.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class GroupWriter:
         self._commits = f'"{schema}"."{COMMITS}"'
         self._count = (
             f"INSERT INTO {self._commits} AS mine (writer, number, at)"
-            f' SELECT $1, $2 / ({unchanged})::int, now() FROM "{schema}"."{MIGRATIONS}"'
+            f" SELECT $1, $2 / ({unchanged})::int, now()"
             " ON CONFLICT (writer)"
             " DO UPDATE SET number = excluded.number / (mine.number < excluded.number)::int, at = now()"
             f" RETURNING (SELECT number FROM {self._commits} WHERE writer = '{_SETTINGS}')"
@@ -79,6 +79,7 @@ class GroupWriter:
             f"INSERT INTO {self._commits} AS mine (writer, number, at) VALUES ('{_SETTINGS}', 1, 'infinity')"
             " ON CONFLICT (writer) DO UPDATE SET number = mine.number + 1"
         )
+        self._claims = TurnClaims(plans, schema, self._commits, unchanged)
         self._settings: tuple[int, float] | None = None
         self.unsynced: bool = False
 
@@ -89,6 +90,9 @@ class GroupWriter:
 
         Raises only what interrupts this thread; the effects of calls that are not settled are then rolled back.
         """
+        others = [call for call in group if not isinstance(call.step, ClaimStep)]
+        if others and len(others) < len(group):
+            return self.run(others) + self.run([call for call in group if isinstance(call.step, ClaimStep)])
         deadline, careful = group[0].since + self._patience, False
         for _ in range(_MOST_ATTEMPTS):
             try:
@@ -142,6 +146,8 @@ class GroupWriter:
         self._committing = False
         if self._connection is None:
             self._connection = self._connector.connect(deadline)
+        if isinstance(group[0].step, ClaimStep):
+            return self._claim(group)
         domains = domains_of(group)
         opening = lock_statement(self._schema, domains)
         wire = self._wire = Wire(self._connection, self._connector.begin(self._connection), opening)
@@ -158,6 +164,29 @@ class GroupWriter:
         _settle(group)
         self._notices.wake(batch.topics)
         return seconds
+
+    def _claim(self, group: Sequence[PendingStep[Any]]) -> float:
+        """Have the server claim a job for each call, in one transaction that is one round trip."""
+        claims, steps = self._claims, [cast(ClaimStep, call.step) for call in group]
+        outcomes: Sequence[Any] = [(None, "")] * len(group)
+        if claims.can_run(self._connection):
+            for call in group:
+                call.value = UNHEARD  # it stays, if the commit took place and its answer was lost
+            wire = self._wire = Wire(self._connection, (), claims.opening(steps))
+            first, self._number, self._committing = self._number + 1, self._number + len(group), True
+            asked = [claims.statement(step.ask, self._writer, first + at) for at, step in enumerate(steps)]
+            try:
+                outcomes = claims.outcomes([row for (row,) in wire.many(asked)])
+            except Abandoned:
+                if not isinstance(wire.fault, psycopg.ProgrammingError):
+                    raise
+                claims.give_up()
+            self._committing = False
+            self.unsynced = True
+        for call, outcome in zip(group, outcomes, strict=True):
+            call.value, call.error = outcome, None
+        _settle(group)
+        return 0.0
 
     def _attempt(self, call: PendingStep[Any], batch: Batch, careful: bool) -> None:
         """Run one step, and undo it alone if it raises.

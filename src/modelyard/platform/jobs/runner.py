@@ -9,7 +9,7 @@ from functools import cache, partial
 import attrs
 
 from modelyard.clock import backoff
-from modelyard.domain.job import JOB, Claim, Demand, Gain, Job, JobProgress, Needs, QueueState
+from modelyard.domain.job import JOB, MIXED, Claim, Demand, Gain, Job, JobProgress, Needs, QueueState
 from modelyard.domain.record import truncate_for_storage
 from modelyard.domain.worker import Capacity
 from modelyard.errors import (
@@ -42,13 +42,16 @@ from modelyard.platform.jobs.claims import (
 from modelyard.platform.jobs.expired_claims import ExpiredClaims
 from modelyard.platform.jobs.job_type import JobType, JobTypes
 from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, hold_back, requeue, requeue_after_fault
-from modelyard.platform.jobs.shares import Claimed, ClaimJob, Fits, claim_in_turn
+from modelyard.platform.jobs.shares import STRIDE, Claimed, ClaimJob, Fits, claim_in_turn
+from modelyard.platform.paging import iter_index_live
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import process_here
-from modelyard.protocols import DomainStep, Tx
+from modelyard.protocols import ClaimingStore, DomainStep, NextClaim, Snapshot, Tx
 
 BEATS_PER_LEASE = 3
+_GUESSES = 2
+"""Entities of which a store is asked whether they are next, before that is found out in another way."""
 End = Callable[[Tx, JobTypes, Job, str, datetime], Job]
 
 
@@ -81,6 +84,8 @@ class Runner:
         self.claimant: Claimant = Claimant(self.id, process_here(), alone, isolates=isolates)
         self._claimed: dict[Claim, ClaimedJob] = {}
         self._served: tuple[str | None, Demand | None] = None, None
+        self._next = self._undecided = ""
+        self._claiming = runtime.store if isinstance(runtime.store, ClaimingStore) else None
         self._unsettled: dict[Claim, End] = {}
         self._faults, self._paused_until = 0, 0.0
         self.doubts_artifacts: bool = False
@@ -113,16 +118,46 @@ class Runner:
         `suspects` false."""
         if self.pause_left() > 0 or (self.doubts_artifacts and self._artifacts_fault()):
             return None
-        fits, now = self._fits(), self.runtime.clock.now()
-        claim_it = partial(claim, claimant=attrs.evolve(self.claimant, suspects=suspects), now=now)
+        fits, now, claimant = self._fits(), self.runtime.clock.now(), attrs.evolve(self.claimant, suspects=suspects)
+        claim_it = partial(claim, claimant=claimant, now=now)
         if lane is not None:
             return self._begin(self._claim_first(lane, fits, claim_it))
+        if found := self._claim_next(fits, claimant, now):
+            return self._begin(found)
         last, guess = self._served
         found, demand, ready = claim_in_turn(self.runtime.store, fits, claim_it, guess)
         self.ready = frozenset(ready)
         entity = demand.entity if demand is not None and found is not None else None
         self._served = entity, demand if entity is not None and entity == last else None
+        self._next = entity if entity is not None and entity != self._undecided else ""
         return self._begin(found)
+
+    def _claim_next(self, fits: Fits, claimant: Claimant, now: datetime) -> Claimed | None:
+        """Have a store that can do so claim the job that is next, unless it could not decide about this entity."""
+        if not (self._next and self._claiming):
+            return None
+        known = {needs: fits(needs) for needs in self.ready if needs.memory != MIXED or not fits(needs)}
+        who = claimant.id, claimant.process, claimant.alone, claimant.suspects, claimant.isolates
+        for _ in range(_GUESSES):
+            try:
+                found, following = self._claiming.claim_next(NextClaim(self._next, known, STRIDE, now, *who))
+            except OutcomeUnknown:
+                return self._claimed_unheard(now)
+            if found is None and following not in ("", self._next):
+                self._next = following
+                continue
+            self._undecided = self._next if found is None and following else ""
+            self._next = self._next if found else ""
+            return found
+        return None
+
+    def _claimed_unheard(self, now: datetime) -> Claimed | None:
+        """Return the job that was claimed for this runner since `now`, if it was: its answer was lost."""
+        for held in iter_index_live(self.runtime, JobProgress, "by_held", True):
+            new = held.updated_at >= now and held.gain is Gain.NOTHING and claim_of(held) not in self._claimed
+            if held.worker_id == self.id and new:
+                return self.runtime.store.read(partial(_job, job_id=held.job_id)), held
+        return None
 
     def _claim_first(self, lane: str, fits: Fits, claim: ClaimJob) -> Claimed | None:
         ready = self.runtime.store.read(lambda snapshot: ready_in_lane(snapshot, lane))
@@ -314,6 +349,10 @@ class Runner:
             self._expired = ExpiredClaims(self.runtime)
         self._expired.release_due()
         self._expired.reclaim({claimed.claim for claimed in self.claimed_jobs}, take_over)
+
+
+def _job(snapshot: Snapshot, job_id: str) -> Job:
+    return snapshot.get(Job, job_id)
 
 
 def _beats(tx: Tx, loose: Mapping[Claim, Sequence[str]], now: datetime) -> list[JobProgress]:
