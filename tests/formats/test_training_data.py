@@ -298,7 +298,7 @@ def test_a_bad_group_is_named_by_line_and_field(row: object, loc: tuple[str | in
             ("logprobs", "content", 0, "bytes"),
             "0 to 255",
         ),
-        (answered(logprbs=None, logprobs_=[1]), ("logprobs_",), "did you mean 'logprobs'?"),
+        (answered(logprbs=None, logprobs_=[1]), ("logprobs_",), "did you mean 'logprobs'"),
         (answered(message={"content": "a", "tool_cals": []}), ("message", "tool_cals"), "did you mean 'tool_calls'"),
         (answered(message={"content": "a", "weight": 0}), ("message", "weight"), "is not known"),
         (answered(message={"content": "a", "wieght": 0}), ("message", "wieght"), "is not known"),

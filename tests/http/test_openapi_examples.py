@@ -121,6 +121,7 @@ JOBS = {
     "RLOptionsBody": "training-jobs",
     "SFTOptionsBody": "sft-training-jobs",
     "DPOOptionsBody": "dpo-training-jobs",
+    "DistillOptionsBody": "distill-training-jobs",
     "LoopOptionsBody": "training-loops",
 }
 
@@ -145,7 +146,8 @@ def test_the_bounds_of_training_options_are_those_that_are_enforced(client: Clie
                 continue  # the model has no such step
             fits = refusals(schema, value) == []
             where = "experimental_config" if options == "RLOptionsBody" else "config"
-            body = {"model_id": model, where: {name: value}, **DATA.get(options, URL)}
+            with_teacher = {"teacher": "tabular-mini"} if (options, name) == ("LoopOptionsBody", "beta") else {}
+            body = {"model_id": model, where: {name: value, **with_teacher}, **DATA.get(options, URL)}
             answer = client.send("POST", f"/v1/preview/{JOBS[options]}", body, check=False)
             refused = answer.status == 422 and ["body", where, name] in [
                 one["loc"][:3] for one in answer.json["detail"]

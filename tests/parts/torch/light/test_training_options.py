@@ -13,7 +13,7 @@ import pytest
 
 from http_client import client_of
 from modelyard import Platform, open_platform
-from modelyard.domain.training_config import DPOConfig, RLConfig, SFTConfig
+from modelyard.domain.training_config import DistillConfig, DPOConfig, RLConfig, SFTConfig
 from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.errors import InvalidInput, TrainingError
 from modelyard.parts.fine_tuning.records import FineTuningRequest
@@ -29,7 +29,7 @@ from modelyard.parts.torch.training.other_names import (
 from modelyard.protocols import TrainContext, TrainItem
 
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "training.md"
-CORE = {"sft": SFTConfig, "dpo": DPOConfig, "rl": RLConfig}
+CORE = {"sft": SFTConfig, "dpo": DPOConfig, "rl": RLConfig, "distill": DistillConfig}
 
 
 def names(config: type) -> set[str]:

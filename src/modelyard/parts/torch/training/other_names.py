@@ -23,7 +23,7 @@ OTHER_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("val_set_size", "test_size", "eval_split"), "validation_split"),
     "load_best_model_at_end": "early_stopping_patience",
     **dict.fromkeys(("shuffle_dataset", "shuffle_merged_datasets"), "shuffle"),
-    **dict.fromkeys(("rl_beta", "dpo_beta"), "beta"),
+    **dict.fromkeys(("rl_beta", "dpo_beta", "kd_beta"), "beta"),
     **dict.fromkeys(("dpo_label_smoothing", "cdpo_label_smoothing"), "label_smoothing"),
     "loss_type": "loss_fn",
     "num_generations": "samples",
