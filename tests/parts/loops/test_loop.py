@@ -14,7 +14,7 @@ from modelyard.domain.job import JobStatus
 from modelyard.domain.training import RolloutError, TrajectoryGroup
 from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.engines.tabular.trainer import TabularTrainer
-from modelyard.errors import InvalidInput, JobFailed
+from modelyard.errors import BudgetExceeded, InvalidInput, JobFailed
 from modelyard.formats.training_data import GROUPS
 from modelyard.parts.loops.sampling import round_metrics, tasks_of_round
 
@@ -234,6 +234,39 @@ def test_a_budget_ends_the_loop_which_continues_when_it_is_raised(priced: Platfo
     (total,) = priced.usage.total()
     assert total.trained_tokens > 0
     assert total.completion_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "before"), [("0.01", []), ("0.05", []), ("0.3", [0])], ids=["no row", "some rows", "after a training"]
+)
+def test_a_validation_that_a_budget_has_cut_short_is_made_anew(limit: str, before: list[int]) -> None:
+    backend = TabularBackend(pricing=Pricing(completion=Decimal("0.01")))
+    with open_platform(backend=backend, trainers=[TabularTrainer()], randomness=Random(1).randbytes) as platform:
+        platform.models.create("m", project="p", base_model="tabular-mini")
+        platform.usage.set_budget(limit, entity="local")
+        job = platform.training.loop("p/m", TASKS, length, held_out=HELD_OUT, concurrency=1, **SMALL)
+        with pytest.raises(JobFailed, match="a budget has cut short the validation"):
+            job.wait()
+        assert validated(job) == before
+        platform.usage.set_budget("100000", entity="local")
+        continued = platform.training.resume(job.id)
+        assert "start_held_out" in continued.wait().refresh().metrics
+        assert validated(job) + validated(continued) == [0, 1, 2]
+
+
+def validated(job: Any) -> list[float]:
+    return [row.values["checkpoint"] for row in job.metrics() if "held_out" in row.values]
+
+
+def unaffordable(output: str, row: Mapping[str, Any]) -> float:
+    raise BudgetExceeded("the judge costs too much")
+
+
+def test_a_judge_that_a_budget_refuses_cuts_a_validation_short(platform: Platform) -> None:
+    job = platform.training.loop("p/m", TASKS, unaffordable, held_out=HELD_OUT, **SMALL)
+    with pytest.raises(JobFailed, match=r"cut short the validation, .*: the judge costs too much"):
+        job.wait()
+    assert platform.training.resume(job.id).id != job.id
 
 
 @pytest.fixture

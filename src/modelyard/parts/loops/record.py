@@ -84,12 +84,14 @@ class LoopRecord:
             self.runtime.observe(JobEventRecorded(claim.job_id, event.type, self.claimed.progress.last_seq))
 
     def end_over_budget(self, message: str) -> None:
-        """End the loop as failed, and keep what it has, so that it can be resumed from there."""
+        """End the loop as failed, and keep what it has, so that it can be resumed from there. A validation that the
+        budget has cut short is forgotten, and made anew."""
         event_id, now, types = self.runtime.ids(), self.runtime.clock.now(), self.runtime.job_types
 
         def step(tx: Tx) -> Job:
             job = require_claim(tx, self.claimed.claim)
-            return fail(tx, types, attrs.evolve(job, result={**job.result, OVER_BUDGET: True}), event_id, message, now)
+            result = {name: value for name, value in job.result.items() if name != RUN} | {OVER_BUDGET: True}
+            return fail(tx, types, attrs.evolve(job, result=result), event_id, message, now)
 
         self.claimed.job = announce(self.runtime, self.runtime.store.transact(step))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.run import EvaluationRun, RunState
+from modelyard.domain.evaluation.run import EvaluationRun, Prediction, RunState, Score
 from modelyard.domain.identity import Attribution
 from modelyard.domain.job import Job, JobKind, JobStatus, NewEvent
 from modelyard.domain.models import Model
@@ -28,7 +28,8 @@ from modelyard.platform.evaluations.input_rows import build_specs
 from modelyard.platform.evaluations.scorers import NamedScorer, build_scorer
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, latest_job, requester_principal, require_claim
 from modelyard.platform.jobs.queue import announce, cancel, enqueue, save_resume, succeed
-from modelyard.platform.paging import get_or_none
+from modelyard.platform.paging import get_or_none, iter_columns
+from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.billing import is_over_budget
 from modelyard.platform.training.data import own
 from modelyard.platform.training.job_files import intact
@@ -73,7 +74,7 @@ class TrainingLoop:
 
     def turns(self) -> Turns:
         if self.claimed.progress.total is None:
-            if self.spec["held_out"]:
+            if self.spec["held_out"] and "start" not in self.done:  # a loop that is continued has begun
                 yield from self._validate()
             self._begin()
             yield
@@ -233,6 +234,11 @@ class TrainingLoop:
         if run is None or run.state is not RunState.COMPLETED:
             why = "was deleted" if run is None else f"is {run.state}: {run.reason or 'no reason was given'}"
             raise TrainingError(f"the validation, evaluation run {self.done[RUN]}, {why}; start a new loop")
+        if refused := _refused(self.runtime, run.id):
+            raise BudgetExceeded(
+                f"a budget has cut short the validation, evaluation run {run.id}: {refused}; once it is raised, "
+                "continue with platform.training.resume"
+            )
         mean = (run.summary or {}).get("mean")
         if mean is None:
             raise TrainingError(
@@ -247,7 +253,9 @@ class TrainingLoop:
         if RUN in self.done:
             data |= {"held_out": self._score(), "checkpoint": self.done["validated"]}
         event, now = NewEvent(self.runtime.ids(), TRAINING_STARTED, data), self.runtime.clock.now()
-        changes = {**self._validated(data), "start": data.get("held_out"), RUN: None}
+        changes = {**self._validated(data), RUN: None}
+        if "held_out" in data:
+            changes["start"] = data["held_out"]
         self.record.record(event, changes, now, self.config.rounds)
 
     def _end_round(self, trained: Job) -> None:
@@ -302,6 +310,16 @@ class TrainingLoop:
         if ended.status is JobStatus.SUCCEEDED:
             self.claimed.loose.clear()
         self.claimed.job = announce(self.runtime, ended)
+
+
+def _refused(runtime: Runtime, run_id: str) -> str:
+    """Return why a call of a run, of its model or of its scorer, was refused for a budget; "" if none was."""
+    kind = f"{BudgetExceeded.code}: "
+    for record in (Prediction, Score):
+        for error, *_ in iter_columns(runtime, record, ("error",), "by_row", run_id):
+            if error is not None and error.startswith(kind):
+                return str(error.removeprefix(kind))
+    return ""
 
 
 def _ended(job: Job) -> str:
