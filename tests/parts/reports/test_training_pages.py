@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from modelyard import Platform, open_platform
 from modelyard.cli import main
-from modelyard.errors import Conflict
+from modelyard.errors import Conflict, InvalidInput
 
 ROWS: list[dict[str, Any]] = [{"prompt": "q", "completion": text} for text in ("ab", "ba", "aab", "abb")]
 
@@ -61,6 +61,22 @@ def test_a_page_of_a_model(platform: Platform, tmp_path: Path) -> None:
         assert f"{platform.models.checkpoint('desk/m', step).metrics['loss']:.4g}" in text
     assert "prod" in text
     assert "tabular-mini" in text
+
+
+@pytest.mark.parametrize("ending", ["", ".png", ".md"])
+def test_what_writes_one_kind_of_file_refuses_the_endings_of_others(
+    platform: Platform, tmp_path: Path, ending: str
+) -> None:
+    job = platform.training.sft("desk/m", ROWS)
+    sweep = platform.training.sweep("desk/m", ROWS, learning_rate=[1e-4, 1e-3], validation=ROWS, name="s")
+    plots = [job.plot(), platform.models.plot("desk/m"), sweep.plot()]
+    saves: list[tuple[Callable[[Path], None], str]] = [(one.save, r"\.svg") for one in plots]
+    saves += [(one.save, r"\.html") for one in (job, sweep)]
+    saves.append((lambda path: platform.models.save("desk/m", path), r"\.html"))
+    for save, known in saves:
+        with pytest.raises(InvalidInput, match=f"^path: must end in {known}$"):
+            save(tmp_path / f"it{ending}")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_job_pauses_and_goes_on(platform: Platform) -> None:

@@ -76,9 +76,7 @@ _KINDS = {".html": "html", ".md": "markdown"}
 
 def checked_ending(path: str | os.PathLike[str]) -> str:
     """Return what is written to a file with this ending. Raises `InvalidInput`, also for a folder that is not there."""
-    kind = _KINDS.get(Path(path).suffix)
-    if kind is None:
-        raise InvalidInput.at("path", msg="must end in .html or .md")
+    kind = _KINDS[html.checked_ending(path, *_KINDS)]
     if not Path(path).parent.is_dir():
         raise InvalidInput.at("path", msg=f"there is no folder {Path(path).parent}")
     return kind

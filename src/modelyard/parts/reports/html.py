@@ -1,9 +1,13 @@
 """One self-contained HTML page: no script and no other file, light or dark as its reader prefers. Everything that is
 shown is escaped here. `Html` is text that is escaped already; `html` converts anything else to it."""
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
+from pathlib import PurePath
+
+from modelyard.errors import InvalidInput
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """The page may load nothing, so that even unescaped markup would not run."""
@@ -209,3 +213,23 @@ def page(title: str, *content: object) -> Html:
     )
     body = tag("main", *content, kind="modelyard")
     return Html(f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n')
+
+
+# ---- files -------------------------------------------------------------------------------------------------------
+
+
+def checked_ending(path: str | os.PathLike[str], *known: str) -> str:
+    """Return the ending of a file's name, which says what is written to it. Raises `InvalidInput` if it is not one of
+    those that are `known`."""
+    ending = PurePath(path).suffix
+    if ending not in known:
+        *others, last = known
+        raise InvalidInput.at("path", msg=f"must end in {', '.join(others)}{' or ' if others else ''}{last}")
+    return ending
+
+
+def write_text(path: str | os.PathLike[str], text: str, ending: str = ".html") -> None:
+    """Write a page, or what else has this ending, to a file. Raises `InvalidInput` if its name ends otherwise."""
+    checked_ending(path, ending)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)

@@ -10,6 +10,7 @@ from itertools import groupby
 import attrs
 
 from modelyard.domain.evaluation.statistics import round_step
+from modelyard.parts.reports.html import write_text
 
 WIDTH, PANEL, GAP = 640, 200, 44
 SMALL = (340, 130)
@@ -76,8 +77,8 @@ class Plot:
         return "".join(_drawn(self, SEPARATE_FILE))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(self.svg)
+        """Write it to a file that ends in .svg. Raises `InvalidInput` for another ending."""
+        write_text(path, self.svg, ".svg")
 
     def _repr_html_(self) -> str:
         return "".join(_drawn(self, ""))

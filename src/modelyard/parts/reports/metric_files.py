@@ -4,12 +4,11 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import chain
-from pathlib import PurePath
 from typing import Any
 
-from modelyard.errors import InvalidInput, MissingExtra
+from modelyard.errors import MissingExtra
 from modelyard.parts.reports.curves import curves
-from modelyard.parts.reports.html import section
+from modelyard.parts.reports.html import checked_ending, section
 from modelyard.parts.reports.line_plot import Series
 from modelyard.parts.reports.training_pages import write_page
 from modelyard.parts.reports.training_plots import metric_order, metric_table
@@ -25,9 +24,8 @@ _TENSORBOARD = (
 
 def save_metrics(rows: Sequence[MetricRow], path: str | os.PathLike[str]) -> None:
     """Write the numbers of a job to a file of the kind that its ending names: .html, .jsonl or .csv."""
-    ending, names = PurePath(path).suffix, metric_order({name for row in rows for name in row.values})
-    if ending not in (".html", ".jsonl", ".csv"):
-        raise InvalidInput.at("path", msg="must end in .html, .jsonl or .csv")
+    ending = checked_ending(path, ".html", ".jsonl", ".csv")
+    names = metric_order({name for row in rows for name in row.values})
     if ending == ".html":
         drawn = {name: [_series(name, rows)] for name in names}
         write_page(path, "Metrics", section("Curves", curves(drawn, "step")), section("Numbers", metric_table(rows)))

@@ -8,7 +8,7 @@ from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.promotion import Alias
 from modelyard.domain.training import TrainingJob
 from modelyard.parts.reports.curves import curves
-from modelyard.parts.reports.html import Html, chip, facts, fragment, joined, long_table, page, section, tag
+from modelyard.parts.reports.html import Html, chip, facts, fragment, joined, long_table, page, section, tag, write_text
 from modelyard.parts.reports.line_plot import Plot, Series
 from modelyard.parts.reports.training_plots import job_plot, metric_order, metric_table
 from modelyard.platform.paging import get_or_none, iter_index
@@ -105,5 +105,4 @@ def _time(at: Any) -> str:
 
 
 def write_page(path: Path, title: str, *content: object) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(page(title, tag("h1", title), *content))
+    write_text(path, page(title, tag("h1", title), *content))

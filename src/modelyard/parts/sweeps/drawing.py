@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from modelyard.parts.reports.html import Html, chip, drawing, facts, joined, table, tag
+from modelyard.parts.reports.html import Html, chip, drawing, facts, joined, table, tag, write_text
 from modelyard.parts.reports.line_plot import COLOURS, SEPARATE_FILE, Scale
 from modelyard.parts.sweeps.records import Sweep, facts_of, number
 
@@ -52,8 +52,8 @@ class ParallelPlot:
         return "".join(self._drawn(SEPARATE_FILE))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(self.svg)
+        """Write it to a file that ends in .svg. Raises `InvalidInput` for another ending."""
+        write_text(path, self.svg, ".svg")
 
     def _repr_html_(self) -> str:
         return "".join(self._drawn(""))

@@ -105,14 +105,14 @@ class SweepHandle:
         return ParallelPlot(_title(record), record.axes, trials)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one page with the table and the plot, to look at without this platform."""
-        from modelyard.parts.reports.html import page, tag  # noqa: PLC0415
+        """Write one page with the table and the plot, to look at without this platform, to a file that ends in .html.
+        Raises `InvalidInput` for another ending."""
+        from modelyard.parts.reports.html import page, tag, write_text  # noqa: PLC0415
         from modelyard.parts.sweeps.drawing import sweep_content  # noqa: PLC0415
 
         record, trials = self._read()
         content = sweep_content(record, trials, best_trial(record, trials))
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(page(_title(record), tag("h1", _title(record)), content))
+        write_text(path, page(_title(record), tag("h1", _title(record)), content))
 
     def _repr_html_(self) -> str:
         from modelyard.parts.reports.html import fragment, tag  # noqa: PLC0415

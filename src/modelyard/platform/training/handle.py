@@ -101,7 +101,7 @@ class JobHandle:
         return report.job_plot(self._runtime, self.refresh())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a page of it, to look at without this platform."""
+        """Write a page of it, to look at without this platform; its name ends in .html. Raises `InvalidInput`."""
         report.save_job(self._runtime, self.refresh(), path)
 
     def metrics(self, most: int | None = None) -> MetricRows:
