@@ -45,6 +45,8 @@ def _training(command: C) -> C:
         store_option,
     ):
         command = option(command)
+    data = "DATA is a file, or the URL of a data set, such as modelyard:///local/desk/rooms-train:v0."
+    command.__doc__ = f"{command.__doc__}\n\n{data}"
     return command
 
 

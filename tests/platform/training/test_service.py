@@ -1,9 +1,11 @@
 """Asking for training jobs, waiting for them, watching and reading them."""
 
 import asyncio
+import errno
 import json
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,32 @@ def test_examples_in_every_form_are_the_same_training(yard: Any, tmp_path: Path)
     ]
     digests = {yard.training.sft(yard.model(f"m{number}"), form()).result().digest for number, form in enumerate(forms)}
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize("name", ["rooms", "p/rooms", "rooms:v0", "{entity}/p/rooms:latest", Path("rooms")], ids=str)
+def test_the_name_of_a_dataset_is_refused_with_its_url(yard: Any, name: str | Path) -> None:
+    dataset = yard.training.upload("rooms", [plain(1)], project="p")
+    named = name if isinstance(name, Path) else name.format(entity=dataset.entity)
+    with pytest.raises(FileNotFoundError) as refused:
+        yard.training.sft(yard.model("m"), named)
+    assert (refused.value.errno, refused.value.filename) == (errno.ENOENT, str(named))
+    assert refused.value.strerror == f"{os.strerror(errno.ENOENT)}; the data set of that name is {dataset.url}"
+
+
+@pytest.mark.parametrize("name", ["missing.jsonl", "missing", "rooms:v1", "data/rows of today.jsonl"])
+def test_a_missing_file_says_how_a_dataset_is_named(yard: Any, name: str) -> None:
+    yard.training.upload("rooms", [plain(1)], project="p")
+    with pytest.raises(FileNotFoundError, match=r"a data set is named by its URL, modelyard:///<entity>/.*<name>: "):
+        yard.training.sft(yard.model("m"), name)
+
+
+def test_a_file_that_the_rows_of_a_caller_miss_is_the_callers(yard: Any) -> None:
+    def rows() -> Iterator[Any]:
+        raise FileNotFoundError(errno.ENOENT, "mine", "rooms")
+        yield
+
+    with pytest.raises(FileNotFoundError, match="mine: 'rooms'"):
+        yard.training.sft(yard.model("m"), rows())
 
 
 def test_a_model_is_named_by_value_id_or_name(yard: Any) -> None:

@@ -70,7 +70,10 @@ def train_sweep(
     priority: int | None,
     **more: Any,
 ) -> None:
-    """Train MODEL on DATA with every combination of options."""
+    """Train MODEL on DATA with every combination of options.
+
+    DATA is a file, or the name or URL of a data set, such as modelyard:///local/desk/rooms-train:v0.
+    """
     if priority is not None:
         more["needs"] = {"priority": priority}
     with opened(store) as platform:

@@ -12,6 +12,7 @@ import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import TEMPLATE, TEMPLATE_WITHOUT_EFFECT, Message, Role
+from modelyard.domain.models import Model
 from modelyard.domain.training import (
     Dataset,
     DatasetName,
@@ -243,6 +244,18 @@ def version_of(snapshot: Snapshot, named: DatasetName) -> Dataset | None:
         return snapshot.find(Dataset, "version", *place, named.version)
     latest = snapshot.page(Dataset, "by_name", *place, limit=1, descending=True)
     return latest[0] if latest else None
+
+
+def named_by_url(runtime: Runtime, model: Model, missing: FileNotFoundError) -> FileNotFoundError:
+    """Return the error that the file with a model's training data is missing, with the URL of a data set if it is one's
+    name: "name", "project/name" or "entity/project/name"."""
+    given, hint = str(missing.filename), "a data set is named by its URL, modelyard:///<entity>/<project>/<name>"
+    for project in (runtime.project, model.project):
+        place = (f"{model.entity}/{project}/", f"{model.entity}/", "")[min(given.count("/"), 2)]
+        named = DatasetName.parse(f"modelyard:///{place}{given}")
+        found = None if named is None else runtime.store.read(partial(version_of, named=named))
+        hint = hint if found is None else f"the data set of that name is {found.url}"
+    return FileNotFoundError(missing.errno, f"{missing.strerror}; {hint}", missing.filename)
 
 
 def add_version(tx: Tx, requested: Dataset) -> Dataset:

@@ -37,6 +37,7 @@ from modelyard.platform.training.data import (
     check_rows,
     each_trajectory,
     keep_version,
+    named_by_url,
     own,
     readable_rows,
     rows_of,
@@ -183,7 +184,12 @@ class Training(Extended, TrainingMembers):
             return self._submit(request, own(data))
         if isinstance(data, str) and "://" in data:
             return self._submit(request, *self._dataset_named(request, data))
-        stored, rows = self._keep(self._rows(request), data)
+        try:
+            stored, rows = self._keep(self._rows(request), data)
+        except FileNotFoundError as missing:
+            if not isinstance(data, str | os.PathLike):
+                raise
+            raise named_by_url(self._runtime, request.model, missing) from None
         with remove_unless_recorded(self._runtime.artifacts, stored.name):
             check_rows(request.config, rows)
             return self._submit(request, {**own(stored), "rows": rows})
