@@ -17,11 +17,12 @@ import attrs
 from modelyard.domain.completion import TEMPLATE, Message, Role
 from modelyard.domain.record import EMPTY
 from modelyard.domain.training import Example, Preference, Trajectory, TrajectoryGroup
-from modelyard.errors import InvalidInput, located_at
+from modelyard.errors import InvalidInput, Problem, located_at
 from modelyard.formats.chat.messages import RecordedMessage, RecordedTool, message_object, message_of, tool_of
 from modelyard.formats.chat.tools import tool_object
 from modelyard.formats.constraints import Length
 from modelyard.formats.converter import structure_exactly
+from modelyard.formats.converter_errors import UNKNOWN
 from modelyard.formats.json import checked_dumps, loads, without_nulls
 from modelyard.formats.jsonl import check_line, lines_of
 from modelyard.formats.taught import dump_taught, taught_of, trajectories_in
@@ -173,7 +174,7 @@ class _Example(_Row):
 
 
 def example_of(value: Mapping[str, Any]) -> Example:
-    read = structure_exactly(_Example, _without_repeated_prompt(without_nulls(value)))
+    read = structure_exactly(_Example, _of_kind(_without_repeated_prompt(without_nulls(value)), judged=False))
     messages = tuple(map(message_of, read.messages))
     answers = [place for place, message in enumerate(messages) if message.role is Role.ASSISTANT]
     if not answers:
@@ -244,10 +245,19 @@ class _Preference(_Row):
 
 
 def preference_of(value: Mapping[str, Any]) -> Preference:
-    read = structure_exactly(_Preference, without_nulls(value))
+    read = structure_exactly(_Preference, _of_kind(without_nulls(value), judged=True))
     _refuse_weights(read.messages, range(len(read.messages)))
     messages, tools = tuple(map(message_of, read.messages)), tuple(map(tool_of, read.tools))
     return Preference(messages, read.chosen, read.rejected, tools, sources_of(value), read.chat_template_kwargs)
+
+
+def _of_kind(row: Any, judged: bool) -> Any:
+    """Return a row. Raises `InvalidInput`, naming the other method, if it is a preference and should not be, or not."""
+    if isinstance(row, Mapping) and "messages" in row and bool(row.keys() & {"chosen", "rejected"}) is not judged:
+        says = "is required; training.sft takes examples" if judged else "is not known; training.dpo takes preferences"
+        type_ = "missing" if judged else UNKNOWN
+        raise InvalidInput([Problem((name,), says, type_) for name in ("chosen", "rejected") if judged or name in row])
+    return row
 
 
 def _parser_of(row: Any) -> Callable[[Any], Example | Preference | Trajectory]:

@@ -254,6 +254,28 @@ def test_every_door_reads_them(platform: Platform, yard_file: Path, tmp_path: Pa
     assert "desk/m is at step 1" in done.output
 
 
+@pytest.mark.parametrize(("given", "wanted"), [("dpo", "sft"), ("sft", "dpo")])
+@pytest.mark.parametrize("plain", [True, False], ids=["ours", "another form"])
+def test_rows_of_another_method_name_it(
+    platform: Platform, tmp_path: Path, given: str, wanted: str, plain: bool
+) -> None:
+    asked: dict[str, Any] = {"messages": [said("user", "q")]} if plain else {"prompt": "q"}
+    example = {"messages": [said("user", "q"), said("assistant", "yes")]} if plain else {**asked, "completion": "yes"}
+    rows = [{**asked, "chosen": "yes", "rejected": "no"} if wanted == "dpo" else example]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    dataset = platform.training.upload("rows", rows)
+    platform.models.create("m", base_model="tabular-mini")
+    train, why = getattr(platform.training, given), f"is (required|not known); training.{wanted} takes"
+    for data, place in (
+        (rows, "data.0"),
+        (tmp_path / "rows.json", "line.1"),
+        (dataset.url, "training_data_url.line.1"),
+    ):
+        with pytest.raises(InvalidInput, match=rf"^{place}\.chosen: {why}"):
+            train("desk/m", data)
+    assert getattr(platform.training, wanted)("desk/m", rows).result().step == 1
+
+
 def test_other_formats_stay_as_they_are() -> None:
     assert reading_any_form(GROUPS) is GROUPS
 

@@ -139,13 +139,13 @@ def test_a_dataset_of_the_other_format_is_refused_by_line_and_field(platform: Pl
         platform.training.dpo("p/m", examples.url)
     assert [problem.loc[-1] for problem in wrong.value.problems] == ["chosen", "rejected"]
     assert {problem.loc[:-1] for problem in wrong.value.problems} == {("training_data_url", "line", 1)}
-    assert {problem.msg for problem in wrong.value.problems} == {"is required"}
+    assert {problem.msg for problem in wrong.value.problems} == {"is required; training.sft takes examples"}
     with pytest.raises(InvalidInput) as wrong:
         platform.training.sft("p/m", pairs.url)
     assert [problem.loc for problem in wrong.value.problems] == [
         ("training_data_url", "line", 1, name) for name in ("chosen", "rejected")
     ]
-    assert {problem.msg for problem in wrong.value.problems} == {"is not known; leave it out"}
+    assert {problem.msg for problem in wrong.value.problems} == {"is not known; training.dpo takes preferences"}
 
 
 def test_a_job_given_back_between_steps_ends_as_if_undisturbed(platform: Platform) -> None:

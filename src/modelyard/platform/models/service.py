@@ -160,8 +160,7 @@ class Models(Extended, ModelsMembers):
         return report.model_plot(self._runtime, [self.get(model) for model in models])
 
     def save(self, model: Model | str, path: str | os.PathLike[str]) -> None:
-        """Write a page of a model and its checkpoints, as a file that ends in .html, to look at without this platform.
-        Raises `NotFound`, `InvalidInput`."""
+        """Write a page of a model and its checkpoints, an .html file of its own. Raises `NotFound`, `InvalidInput`."""
         report.save_model(self._runtime, self.get(model), path)
 
     def delete_checkpoints(self, model: Model | str, steps: Iterable[int]) -> DeletedCheckpoints:

@@ -247,8 +247,7 @@ def version_of(snapshot: Snapshot, named: DatasetName) -> Dataset | None:
 
 
 def named_by_url(runtime: Runtime, model: Model, missing: FileNotFoundError) -> FileNotFoundError:
-    """Return the error that the file with a model's training data is missing, with the URL of a data set if it is one's
-    name: "name", "project/name" or "entity/project/name"."""
+    """Return the error for a missing file of a model's training data, with the URL of the data set of that name."""
     given, hint = str(missing.filename), "a data set is named by its URL, modelyard:///<entity>/<project>/<name>"
     for project in (runtime.project, model.project):
         place = (f"{model.entity}/{project}/", f"{model.entity}/", "")[min(given.count("/"), 2)]
