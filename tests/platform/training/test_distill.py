@@ -194,13 +194,13 @@ def test_alternatives_that_the_model_does_not_have_are_of_the_rest(platform: Pla
     first = losses(platform.training.distill(student, [scored(a(top=(known,)))], learning_rate=1e-9))
     for other in (TokenLogprob("z", -3.0, id=10**9), TokenLogprob("\u4e16\u754c", -3.0, (*"\u4e16\u754c".encode(),))):
         again = platform.training.distill(student, [scored(a(top=(known, other)))], learning_rate=1e-9)
-        assert losses(again) == pytest.approx(first)
+        assert losses(again) == pytest.approx(first, rel=1e-4)
 
 
 def test_a_token_is_that_of_its_id_if_it_has_one(platform: Platform, student: str) -> None:
     by_bytes = platform.training.distill(student, [scored(a())], learning_rate=1e-9)
     by_id = platform.training.distill(student, [scored(TokenLogprob("\ufffd", -1.0, id=97))], learning_rate=1e-9)
-    assert losses(by_id) == pytest.approx(losses(by_bytes))
+    assert losses(by_id) == pytest.approx(losses(by_bytes), rel=1e-4)
 
 
 @pytest.mark.parametrize(
