@@ -34,10 +34,12 @@ named = st.builds(
     st.none() | st.binary(max_size=3).map(tuple),
     id=st.none() | st.integers(0, 2**31),
 )
+by_id = st.builds(lambda logprob, id: TokenLogprob("", logprob, id=id), logprobs, st.integers(0, 2**31))
 entries = st.builds(
     lambda one, top: TokenLogprob(one.token, one.logprob, one.bytes, tuple(top), one.id),
     named,
-    st.lists(named, max_size=3),
+    st.lists(named.filter(lambda one: one.id is None), max_size=3)
+    | st.lists(by_id, max_size=3, unique_by=lambda one: one.id),
 )
 
 
@@ -122,6 +124,32 @@ def test_what_is_wrong_in_a_further_history_is_refused_there() -> None:
     with pytest.raises(InvalidInput) as wrong:
         taught_of({**row(teacher_logprobs={"content": [TOKEN]}), "additional_histories": [wrong_row]})
     assert wrong.value.problems[0].loc[:5] == (*("additional_histories", 0), *("messages_and_choices", 1), TEACHER)
+
+
+def test_a_long_answer_with_many_alternatives_is_one_row() -> None:
+    top = tuple(TokenLogprob(f"tok{one}", -3.0 - one, (1, 2, 3), id=one) for one in range(20))
+    entries = tuple(TokenLogprob("word ", -0.1, (*b"word ",), top, 7) for _ in range(3000))
+    answer = SampledChoice(Message(Role.ASSISTANT, "x"), teacher=entries)
+    (found,) = TAUGHT.read(BytesIO(dump_taught(Trajectory((History((Message(Role.USER, "hi"), answer)),)))))
+    (choice,) = [item for item in found.histories[0].items if isinstance(item, SampledChoice)]
+    assert choice.teacher is not None
+    assert [(one.id, one.logprob) for one in choice.teacher[0].top] == [(one.id, one.logprob) for one in top]
+
+
+def test_of_a_row_that_was_scored_no_sampler_is_taken_for_the_teacher() -> None:
+    unscored = {"message": {"role": "assistant", "content": "hi"}, "logprobs": {"content": [TOKEN]}}
+    scored = {**unscored, "teacher_logprobs": {"content": [TOKEN]}}
+    for rows in ([scored, ASKED, unscored], [unscored, ASKED, scored]):
+        found = taught_of({"messages_and_choices": [ASKED, *rows]})
+        assert list(TAUGHT.read(BytesIO(dump_taught(found)))) == [found]
+        taught = [one.teacher is not None for one in found.histories[0].items if isinstance(one, SampledChoice)]
+        assert sorted(taught) == [False, True]
+
+
+def test_as_many_tokens_are_scored_as_were_sampled() -> None:
+    with pytest.raises(InvalidInput, match="2 token_ids") as wrong:
+        taught_of(row(teacher_logprobs={"content": [TOKEN]}, token_ids=[7, 8]))
+    assert wrong.value.problems[0].loc == SCORES
 
 
 @pytest.mark.parametrize("value", [None, 7, "text", [], {}, {"messages_and_choices": 7}, {"messages_and_choices": [7]}])

@@ -303,7 +303,7 @@ def test_a_deleted_entity_leaves_no_answers(make: Callable[[str], Creator]) -> N
 
 
 JOB_ROUTES = (
-    *("training-jobs", "sft-training-jobs", "dpo-training-jobs", "evaluate_model", "rescore"),
+    *("training-jobs", "sft-training-jobs", "dpo-training-jobs", "distill-training-jobs", "evaluate_model", "rescore"),
     "traffic-datasets",
     *("/v1/batches", "/inference/v1/batches"),
     *("/v1/fine_tuning/jobs", "/inference/v1/fine_tuning/jobs"),

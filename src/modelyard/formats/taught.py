@@ -1,5 +1,5 @@
-"""Trajectories of which a teacher has scored the choices, as lines of a file, for distillation. A choice without
-`teacher_logprobs` was answered by the teacher itself, so that its `logprobs` are the teacher's."""
+"""Trajectories of which a teacher has scored the choices, as lines of a file, for distillation. Where none of them has
+`teacher_logprobs`, the teacher itself answered, so that the `logprobs` are the teacher's."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,24 +16,35 @@ _ITEMS, _FURTHER = "messages_and_choices", "additional_histories"
 
 def taught_of(value: Any) -> Trajectory:
     """Read a trajectory. Raises `InvalidInput`, also if a teacher has scored nothing of it."""
-    found = trajectory_of(_with_teachers(value))
+    found = trajectory_of(value if _is_scored(value) else _with_teachers(value))
     if not any(isinstance(one, SampledChoice) and one.teacher for of in found.histories for one in of.items):
         msg = f"has no choice with {TEACHER}, or with logprobs of the teacher's own answer: nothing is learned from it"
         raise InvalidInput.at(_ITEMS, msg=msg)
     return found
 
 
+def _is_scored(row: Any) -> bool:
+    """Return whether a choice of a trajectory has the scores of a teacher."""
+    items = row.get(_ITEMS, ()) if isinstance(row, Mapping) else ()
+    further = row.get(_FURTHER, ()) if isinstance(row, Mapping) else ()
+    found = (isinstance(one, Mapping) and one.get(TEACHER) is not None for one in _listed(items))
+    return any(found) or any(map(_is_scored, _listed(further)))
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
+
+
 def _with_teachers(row: Any) -> Any:
-    """Let the logprobs of each choice be its teacher's, where it has no others."""
+    """Let the logprobs of each choice be its teacher's."""
     if not isinstance(row, Mapping):
         return row
     read = {_ITEMS: _with_teacher, _FURTHER: _with_teachers}
-    given = {name: row[name] for name in read if isinstance(row.get(name), list | tuple)}
-    return {**row, **{name: [*map(read[name], items)] for name, items in given.items()}}
+    return {**row, **{name: [*map(read[name], items)] for name in read if (items := _listed(row.get(name)))}}
 
 
 def _with_teacher(item: Any) -> Any:
-    if not isinstance(item, Mapping) or item.get(TEACHER) is not None or item.get("logprobs") is None:
+    if not isinstance(item, Mapping) or item.get("logprobs") is None:
         return item
     return {**item, TEACHER: item["logprobs"]}
 
@@ -44,11 +55,13 @@ def trajectories_in(row: Any) -> Sequence[Any]:
 
 
 def dump_taught(trajectory: Trajectory) -> bytes:
+    if any(
+        isinstance(one, SampledChoice) and one.teacher is not None for of in trajectory.histories for one in of.items
+    ):
+        return dump_trajectory(trajectory)
     histories = [attrs.evolve(of, items=tuple(map(_taught, of.items))) for of in trajectory.histories]
     return dump_trajectory(attrs.evolve(trajectory, histories=tuple(histories)))
 
 
 def _taught(item: Message | SampledChoice) -> Message | SampledChoice:
-    if isinstance(item, Message) or item.teacher is not None:
-        return item
-    return attrs.evolve(item, teacher=item.logprobs)
+    return item if isinstance(item, Message) else attrs.evolve(item, teacher=item.logprobs)

@@ -82,6 +82,14 @@ def _check_id(instance: object, attribute: Any, value: int) -> None:
         raise InvalidInput.at(msg="must be 0 or more", type="greater_than_equal")
 
 
+def _check_top_ids(instance: object, attribute: Any, value: Mapping[str, float]) -> None:
+    for token, logprob in value.items():
+        if not (token.isascii() and token.isdigit() and len(token) < 16):
+            raise InvalidInput.at(token, msg="must be the id of a token")
+        with located_at(token):
+            _check_logprob(instance, attribute, logprob)
+
+
 def _read_reason(value: Any) -> FinishReason:
     if type(value) is not str:
         raise InvalidInput.at(msg="must be a string", type="string_type")
@@ -140,11 +148,16 @@ class _Named(_Token):
 
 @attrs.define(on_setattr=None)
 class _Scored(_Named):
+    """A token with its alternatives. `top_ids` are those of which the ids are known, in a form that is a tenth as long:
+    a line has many."""
+
     top_logprobs: tuple[_Named, ...] = ()
+    top_ids: Mapping[str, float] = attrs.field(factory=dict, validator=_check_top_ids)
 
     @property
     def entry(self) -> TokenLogprob:
-        return attrs.evolve(super().entry, top=tuple(one.entry for one in self.top_logprobs))
+        by_id = [TokenLogprob("", logprob, id=int(token)) for token, logprob in self.top_ids.items()]
+        return attrs.evolve(super().entry, top=(*(one.entry for one in self.top_logprobs), *by_id))
 
 
 @attrs.frozen
@@ -183,6 +196,10 @@ class _Choice:
         if entries is not None and self.ids and len(self.ids) != len(entries):
             msg = f"must have one id for each of the {len(entries)} logprobs, not {len(self.ids)}"
             raise InvalidInput.at("token_ids", msg=msg)
+        scored = self.teacher_logprobs.content
+        if scored is not None and self.ids and len(self.ids) != len(scored):
+            msg = f"has {len(scored)} tokens for {len(self.ids)} token_ids; one each is due"
+            raise InvalidInput.at(TEACHER, msg=msg)
 
 
 @attrs.frozen
@@ -359,7 +376,12 @@ def _plain_choice(choice: SampledChoice) -> dict[str, Any]:
 
 def _plain_scored(entry: TokenLogprob) -> dict[str, Any]:
     plain = {**_plain_token(entry), "id": entry.id}
-    return {**plain, "top_logprobs": [_plain_scored(one) for one in entry.top]} if entry.top else plain
+    if not entry.top:
+        return plain
+    by_id = {str(one.id): one.logprob for one in entry.top}
+    if len(by_id) == len(entry.top) and "None" not in by_id:
+        return {**plain, "top_ids": by_id}
+    return {**plain, "top_logprobs": [_plain_scored(one) for one in entry.top]}
 
 
 def _plain_token(entry: TokenLogprob) -> dict[str, Any]:

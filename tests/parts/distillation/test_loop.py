@@ -66,6 +66,12 @@ def test_what_a_teacher_cannot_have_is_refused(platform: Platform, changed: dict
         platform.training.loop("p/student", TASKS, "exact_match", **{**OPTIONS, **changed})
 
 
+def test_a_teacher_may_be_the_model_itself_or_a_checkpoint(platform: Platform) -> None:
+    for teacher in (platform.models.find("p/teacher"), platform.models.checkpoint("p/teacher", 1)):
+        options = {**OPTIONS, "teacher": teacher, "rounds": 1}
+        assert platform.training.loop("p/student", TASKS, "exact_match", **options).result().step
+
+
 def test_a_teacher_that_is_not_there_is_refused_before_the_loop(platform: Platform) -> None:
     with pytest.raises(ModelNotFound):
         platform.training.loop("p/student", TASKS, "exact_match", **{**OPTIONS, "teacher": "p/nobody"})

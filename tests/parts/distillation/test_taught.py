@@ -183,3 +183,22 @@ def test_on_what_it_sampled_itself_a_model_comes_nearer_to_its_teacher(platform:
     platform.training.distill("p/student", platform.training.taught("p/teacher", [rollout(platform, "Say sea.")]))
     found = [distance(number) for number in range(6)]
     assert found[-1] < found[0] / 2, found
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"top_logprobs": "x"}, "top_logprobs"),
+        ({"top_logprobs": None}, "top_logprobs"),
+        ({"concurrency": 0}, "concurrency"),
+    ],
+)
+def test_numbers_are_checked_before_anything_is_asked(platform: Platform, options: Any, place: str) -> None:
+    assert wrong(platform, rollout(platform, "Say sea."), **options)[0] == (place,)
+
+
+def test_one_trajectory_is_taken_and_the_name_of_a_file_is_not(platform: Platform) -> None:
+    sampled = rollout(platform, "Say sea.")
+    assert len([*platform.training.taught("p/teacher", sampled)]) == 1  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="not the name of a file"):
+        platform.training.taught("p/teacher", "rows.jsonl")  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """Distillation: jobs on what a teacher said of each token, from their rows to the model that answers as it would."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -175,3 +176,55 @@ def test_a_teacher_with_another_tokenizer_is_told_at_the_token(platform: Platfor
     job = platform.training.distill(student, [Trajectory((History((Message(Role.USER, "hi"), foreign)),))])
     with pytest.raises(JobFailed, match="no token of this model"):
         job.result()
+
+
+def scored(*entries: TokenLogprob, token_ids: tuple[int, ...] = (), further: bool = False) -> Trajectory:
+    choice = SampledChoice(Message(Role.ASSISTANT, "a"), teacher=entries, token_ids=token_ids)
+    plain = History((Message(Role.USER, "hi"), Message(Role.ASSISTANT, "ho")))
+    history = History((Message(Role.USER, "hi"), choice))
+    return Trajectory((plain, history) if further else (history,))
+
+
+def a(logprob: float = -1.0, **more: Any) -> TokenLogprob:
+    return attrs.evolve(TokenLogprob("a", logprob, (97,)), **more)
+
+
+def test_alternatives_that_the_model_does_not_have_are_of_the_rest(platform: Platform, student: str) -> None:
+    known = TokenLogprob("b", -1.5, (98,))
+    first = losses(platform.training.distill(student, [scored(a(top=(known,)))], learning_rate=1e-9))
+    for other in (TokenLogprob("z", -3.0, id=10**9), TokenLogprob("\u4e16\u754c", -3.0, (*"\u4e16\u754c".encode(),))):
+        again = platform.training.distill(student, [scored(a(top=(known, other)))], learning_rate=1e-9)
+        assert losses(again) == pytest.approx(first, rel=1e-4)
+
+
+def test_a_token_is_that_of_its_id_if_it_has_one(platform: Platform, student: str) -> None:
+    by_bytes = platform.training.distill(student, [scored(a())], learning_rate=1e-9)
+    by_id = platform.training.distill(student, [scored(TokenLogprob("\ufffd", -1.0, id=97))], learning_rate=1e-9)
+    assert losses(by_id) == pytest.approx(losses(by_bytes), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (scored(TokenLogprob("\u4e16", -1.0, (*"\u4e16".encode(),)), token_ids=(97,)), "no token of this model"),
+        (scored(a(id=98), token_ids=(97,)), "is token 98 to the teacher, and 97 stands there"),
+        (scored(a(-0.1, top=(TokenLogprob("b", -0.1, (98,)),))), "add up to 1.81"),
+        (scored(a(id=98), token_ids=(97,), further=True), "additional_histories.0.messages_and_choices.1"),
+    ],
+    ids=["unknown", "another", "too much", "further"],
+)
+def test_what_a_teacher_cannot_have_said_is_told_at_its_place(
+    platform: Platform, student: str, row: Trajectory, says: str
+) -> None:
+    with pytest.raises(JobFailed, match=re.escape("teacher_logprobs.content.0")) as wrong:
+        platform.training.distill(student, [row]).result()
+    assert says in str(wrong.value)
+
+
+def test_a_file_may_have_groups(
+    platform: Platform, student: str, answers: Sequence[Trajectory], tmp_path: Path
+) -> None:
+    plain = [json.loads(dump_taught(one)) for one in answers]
+    (tmp_path / "groups.jsonl").write_text(json.dumps({"trajectories": plain}))
+    job = platform.training.distill(student, tmp_path / "groups.jsonl", batch_size=1)
+    assert len(losses(job)) == len(answers)

@@ -14,7 +14,7 @@ from modelyard.engines.tabular.model import prompt_features, prompt_ids
 from modelyard.engines.tabular.tokenizer import END_OF_TURN, VOCABULARY_SIZE, encode, token_id
 from modelyard.errors import InvalidInput, located_at
 from modelyard.trainers.loop import check_text
-from modelyard.trainers.taught import spread, taught_choices
+from modelyard.trainers.taught import ids_of, spread, taught_choices
 
 
 @attrs.frozen
@@ -143,17 +143,18 @@ def _without_logprobs(before: Sequence[Message], tools: Sequence[Tool], choice: 
 
 def taught_turns(trajectory: Trajectory) -> list[TabularTurn]:
     """Return the choices that a teacher has scored, with what it finds likely at each token."""
-    return [turn for history in trajectory.histories for turn in _taught(history)]
+    return list(_taught(trajectory))
 
 
-def _taught(history: History) -> Iterator[TabularTurn]:
-    for place, choice in taught_choices(history):
+def _taught(trajectory: Trajectory) -> Iterator[TabularTurn]:
+    for at, number, place, choice in taught_choices(trajectory):
+        history = trajectory.histories[number]
         before = [item.message if isinstance(item, SampledChoice) else item for item in history.items[:place]]
         check_text([*before, choice.message])
-        with located_at("messages_and_choices", place, "teacher_logprobs"):
-            entries = choice.teacher or ()
-            ids = choice.token_ids if _are_ours(choice.token_ids) else tuple(map(_known, entries))
-            found = spread(entries, ids, token_id)
+        with located_at(*at):
+            entries, ids = choice.teacher or (), ids_of(choice)
+            ids = ids if _are_ours(ids) else tuple(map(_known, entries))
+            found = spread(entries, ids, token_id, VOCABULARY_SIZE)
         known = tuple(chain.from_iterable(logprobs for _, logprobs in found))
         yield TabularTurn(conversation(before, history.tools), ids, known, several=tuple(tokens for tokens, _ in found))
 

@@ -1,5 +1,6 @@
 """Trajectories scored by a teacher, which reads the very tokens that were sampled and says how likely each was."""
 
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,7 +12,7 @@ import attrs
 from modelyard.domain.completion import CompletionRequest, Message, Sampling, TokenLogprob, token_bytes
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.training import History, SampledChoice, Trajectory
+from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.errors import InvalidInput, located_at
 from modelyard.flow import run
 from modelyard.formats.converter import unstructure
@@ -54,7 +55,14 @@ class Taught:
         requests are under way at once; each is booked as a completion of one token. Raises `InvalidInput` at the place
         of what is wrong in the data, `UnsupportedParameter`, and as `chat.complete` does.
         """
-        named = str(Chat(self._runtime, self._principal)._named({"model": teacher})["model"])
+        named = teacher_name(self._runtime, self._principal, teacher)
+        for name, given in (("top_logprobs", top_logprobs), ("concurrency", concurrency)):
+            if type(given) is not int or given < (name == "concurrency"):
+                raise InvalidInput.at(name, msg="must be a whole number, 1 or more for concurrency")
+        if isinstance(data, str | bytes | os.PathLike):
+            raise InvalidInput.at("data", msg="must be trajectories or groups, not the name of a file or a data set")
+        given_alone = isinstance(data, Trajectory | TrajectoryGroup | Mapping)
+        rows: TaughtData = [data] if given_alone else data  # type: ignore[list-item]
         attribution = self._principal.attribution(entity, project)
         asked = Teacher(self._runtime, self._principal, attribution, named, top_logprobs)
 
@@ -62,7 +70,12 @@ class Taught:
             with located_at("data", number):
                 return asked.scored(one if isinstance(one, Trajectory) else trajectory_of(unstructure(one)))
 
-        return _in_order(score, each_trajectory(data), concurrency)
+        return _in_order(score, each_trajectory(rows), concurrency)
+
+
+def teacher_name(runtime: Runtime, principal: Principal, teacher: "Model | Checkpoint | str") -> str:
+    """Return the name by which a model is asked."""
+    return str(Chat(runtime, principal)._named({"model": teacher})["model"])
 
 
 @attrs.frozen
@@ -108,8 +121,8 @@ class Teacher:
 def _in_order(score: Any, data: Iterable[Any], concurrency: int) -> Iterator[Trajectory]:
     """Score so many trajectories at once, and yield them in their order."""
     rows = enumerate(data)
-    with ThreadPoolExecutor(max(1, concurrency), "modelyard-teacher") as pool:
-        waiting = deque[Future[Trajectory]](pool.submit(score, *row) for row in islice(rows, max(1, concurrency)))
+    with ThreadPoolExecutor(concurrency, "modelyard-teacher") as pool:
+        waiting = deque[Future[Trajectory]](pool.submit(score, *row) for row in islice(rows, concurrency))
         try:
             while waiting:
                 found = waiting.popleft().result()

@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 import attrs
 
 from modelyard.domain.job import JobKind
+from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.training_config import RLOptions, TrainingConfig, is_amount
 from modelyard.errors import Problem
 
@@ -85,5 +86,5 @@ class LoopOptions(RLOptions, total=False):
     evaluate_every: int | None
     stop_when: StopWhen | None
     evaluation: str | None
-    teacher: str | None
+    teacher: "Model | Checkpoint | str | None"
     beta: float | None

@@ -160,7 +160,8 @@ class TrainingLoop:
         if not any(group.trajectories for group in groups):
             raise TrainingError(
                 f"nothing was sampled in round {self.rounds + 1}: {first_failure(groups)}; "
-                "correct the tasks, the reward or the model, then start a new loop"
+                f"correct the tasks, the reward{', the teacher' if self.config.teacher else ''} or the model, "
+                "then start a new loop"
             )
         kind, rows = method_of(self.config.teacher), list[Any](groups)
         if kind == JobKind.DISTILL:

@@ -21,6 +21,7 @@ _BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "evaluate_every": _COUNT,
     "learning_rate": {"schema": RATE},
     "beta": {"schema": {"minimum": 0, "maximum": 1}},
+    "teacher": {"described_as": str | None},
     "stop_when": {
         "described_as": Mapping[str, Any] | None,
         "schema": {

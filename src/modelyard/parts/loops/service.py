@@ -6,6 +6,7 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.models import Model
 from modelyard.domain.worker import Resources
 from modelyard.errors import BudgetExceeded, InvalidInput
+from modelyard.parts.distillation.taught import teacher_name
 from modelyard.parts.loops.agents import AGENT, AgentOptions
 from modelyard.parts.loops.config import LoopOptions, method_of
 from modelyard.parts.loops.part import LOOP, agents
@@ -54,6 +55,8 @@ class StartLoop:
         """
         training, given = Training(self._runtime, self._principal), {**options}
         teacher = options.get("teacher")
+        if teacher is not None:
+            teacher = given["teacher"] = teacher_name(self._runtime, self._principal, teacher)
         if options.get("agent") is not None:
             if teacher is not None:
                 raise InvalidInput.at("teacher", msg="scores answers, and an agent makes attempts; give one of the two")

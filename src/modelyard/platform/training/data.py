@@ -174,6 +174,8 @@ class BaseModelCheck:
 
     def on(self, rows: RowFormat[Any], marks: Sequence[bytes] = ()) -> RowFormat[Any]:
         """Return a format with this check, as `RowFormat.checked` does."""
+        if rows.value is Trajectory and not marks:
+            return attrs.evolve(rows.checked(self.trajectory), read=lambda file: map(self.trajectory, rows.read(file)))
         return rows.checked(self.trajectory if rows.value is Trajectory else self, marks)
 
     def __call__(self, row: Row) -> Row:

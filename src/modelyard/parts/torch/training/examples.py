@@ -5,7 +5,8 @@ share a row as long as each prompt begins with everything before it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 
 import attrs
 
@@ -15,7 +16,7 @@ from modelyard.domain.training_config import AssistantTurns
 from modelyard.errors import InvalidInput, located_at
 from modelyard.parts.torch.tokenizer import ChatTokenizer
 from modelyard.parts.torch.training.answer_turns import answer_turn, check_written
-from modelyard.trainers.taught import Spread, spread, taught_choices
+from modelyard.trainers.taught import Spread, ids_of, spread, taught_choices
 
 
 @attrs.frozen
@@ -119,9 +120,10 @@ def trajectory_rows(chat: ChatTokenizer, trajectory: Trajectory, without_logprob
     return [row for history in trajectory.histories for row in _rows(_turns(chat, history, without_logprobs))]
 
 
-def taught_rows(chat: ChatTokenizer, trajectory: Trajectory) -> list[TokenRow]:
+def taught_rows(chat: ChatTokenizer, trajectory: Trajectory, vocabulary: int) -> list[TokenRow]:
     """Return the rows in which a teacher's distribution is known. Raises `InvalidInput`."""
-    return [row for history in trajectory.histories for row in _rows(_taught(chat, history))]
+    turns = _taught(chat, trajectory, vocabulary)
+    return [row for _, of_history in groupby(turns, itemgetter(0)) for row in _rows(turn for _, turn in of_history)]
 
 
 _Turn = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[Known], float]
@@ -154,18 +156,19 @@ def _turns(chat: ChatTokenizer, history: History, without_logprobs: bool) -> Ite
         before.append(choice.message)
 
 
-def _taught(chat: ChatTokenizer, history: History) -> Iterator[_Turn]:
-    for place, choice in taught_choices(history):
+def _taught(chat: ChatTokenizer, trajectory: Trajectory, vocabulary: int) -> Iterator[tuple[int, _Turn]]:
+    for at, number, place, choice in taught_choices(trajectory):
+        history = trajectory.histories[number]
         before = [item.message if isinstance(item, SampledChoice) else item for item in history.items[:place]]
         prompt = choice.prompt_token_ids or chat.prompt(_begun(before), history.tools)
         entries = choice.teacher or ()
-        with located_at("messages_and_choices", place, "teacher_logprobs"):
-            answer, known = _answer(chat, attrs.evolve(choice, logprobs=entries), before, history.tools)
+        with located_at(*at):
+            read = attrs.evolve(choice, logprobs=entries, token_ids=ids_of(choice))
+            answer, known = _answer(chat, read, before, history.tools)
             if entries and None in known[: len(entries)]:
-                msg = "are not tokens of this model: the teacher has another tokenizer"
-                raise InvalidInput.at(msg=msg)
-            found = spread(entries, answer[: len(entries)], chat.token_of_bytes.get)
-        yield prompt, answer, range(len(found)), found, 1.0
+                raise InvalidInput.at(msg="are not tokens of this model: the teacher has another tokenizer")
+            found = spread(entries, answer[: len(entries)], chat.token_of_bytes.get, vocabulary)
+        yield number, (prompt, answer, range(len(found)), found, 1.0)
 
 
 def _answer(

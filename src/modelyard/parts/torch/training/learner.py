@@ -70,7 +70,7 @@ class LocalLearner(RowLearner):
         return loop.TrainableTurns(rows, sum(len(row.ids) for row in rows))
 
     def taught(self, trajectory: Trajectory) -> Sequence[TokenRow]:
-        return self._checked(taught_rows(self._chat, trajectory))
+        return self._checked(taught_rows(self._chat, trajectory, self._scorer.vocabulary))
 
     def _checked(self, rows: Sequence[TokenRow]) -> list[TokenRow]:
         fitted = [self.reading.fitted(row) for row in rows]
@@ -79,10 +79,9 @@ class LocalLearner(RowLearner):
         return [self._known(row) if row.places else row for row in fitted]
 
     def _known(self, row: TokenRow) -> TokenRow:
-        highest = max(max(row.ids), *(max(ids) for ids, _ in row.taught)) if row.taught else max(row.ids)
-        if highest >= self._scorer.vocabulary:
+        if max(row.ids) >= self._scorer.vocabulary:
             raise TrainingError(
-                f"token {highest} is not one of this model's {self._scorer.vocabulary}: the trajectories were "
+                f"token {max(row.ids)} is not one of this model's {self._scorer.vocabulary}: the trajectories were "
                 "sampled from another model; leave token_ids and prompt_token_ids out to train on their text"
             )
         self._room.admit(len(row.ids))

@@ -86,6 +86,18 @@ class RateOptions(TrainingConfig):
         warm = self._warm(len(rates))
         return tuple(rate * self._factor(step, warm, len(rates)) for step, rate in enumerate(rates))
 
+    def of_round(self, number: int, rounds: int) -> Self:
+        """Return the configuration of a round: one rate, which the schedule gives over the rounds. As what is sampled
+        for a rate of 0 is lost, the first of some warm rounds has its share already. A list of rates is that of each
+        round."""
+        usual: Any = getattr(self, "learning_rate", None)
+        if isinstance(usual, tuple):
+            return self
+        warm = self._warm(rounds)
+        factor = (number + 1) / warm if number < warm else self._factor(number, warm, rounds)
+        one_rate: Any = {"learning_rate": usual * factor, "schedule": "constant"}
+        return attrs.evolve(self, **one_rate, warmup_steps=0, warmup_ratio=0.0)
+
     def _warm(self, steps: int) -> int:
         return self.warmup_steps or math.ceil(steps * self.warmup_ratio)
 
@@ -188,14 +200,6 @@ class LocalRLConfig(AdapterOptions, RateOptions, RLConfig):
 
     def step_rates(self, steps: int) -> Sequence[float]:
         return self.scheduled(super().step_rates(steps))
-
-    def of_round(self, number: int, rounds: int) -> Self:
-        """Return the configuration of a round: one rate, which the schedule gives over the rounds. As what is sampled
-        for a rate of 0 is lost, the first of some warm rounds has its share already."""
-        warm = self._warm(rounds)
-        factor = (number + 1) / warm if number < warm else self._factor(number, warm, rounds)
-        rate = self.learning_rate * factor
-        return attrs.evolve(self, learning_rate=rate, schedule="constant", warmup_steps=0, warmup_ratio=0.0)
 
 
 CONFIGS: Mapping[str, type[TrainingConfig]] = {
