@@ -134,6 +134,9 @@ def test_a_checkpoint_is_promoted_and_rolled_back(store: Path) -> None:
 def test_a_wrong_store_or_id_is_one_clear_line(store: Path, tmp_path: Path) -> None:
     missing = call("models", "--store", tmp_path / "none.db", status=1)
     assert "there is no store at" in missing.output
+    making = missing.output.split("`")[1].split()[1:]
+    call(*making, status=0)
+    assert call("models", "--store", tmp_path / "none.db").output == call("models", "--store", making[-1]).output
     unknown = call("jobs", "show", "--store", store, "018f0000-0000-7000-8000-000000000000", status=1)
     assert "not found" in unknown.output
     assert "Traceback" not in unknown.output

@@ -135,6 +135,24 @@ def test_answers_without_a_score_are_told(here: Path, tmp_path: Path) -> None:
     assert "no score" not in call(*words).stderr
 
 
+def test_a_scorer_with_fields_is_given_as_json(here: Path, tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("question,answer\nyes,yes\n")
+    words = ("evaluate", "asked", "echo", "--rows", file, "--prompt", "{question}", "--scorer")
+    judge = {"type": "llm_judge", "model": "echo", "prompt": "{output}"}
+    for scorer in (judge, {"type": "exact_match", "expected": "answer"}):
+        (run,) = rows(*words, json.dumps(scorer))
+        assert (run["scorer"], run["score"]) == (scorer["type"], 1)
+    lacking = call(*words, "llm_judge", status=2).output
+    assert "model: is required" in lacking
+    assert """with fields it is JSON: '{"type": "llm_judge", ...}'""" in lacking
+    assert "with fields it is JSON" in call(*words, '{"type": "llm_judge"', status=2).output
+    unknown = call(*words, json.dumps({"type": "exact_match", "expected": "anser"}), status=1).output
+    assert "did you mean 'answer'?" in unknown
+    unasked = call("evaluate", "asked", "echo", "--rows", file, "--scorer", "numeric", status=1).output
+    assert '--prompt "{question}"' in unasked
+
+
 def test_a_model_is_evaluated_and_refused_if_it_is_worse(here: Path, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(f'{{"prompt": "say {n}", "expected": "say {n}"}}\n' for n in range(12)))

@@ -1,5 +1,6 @@
 """Commands that evaluate models, and show, compare and export the runs."""
 
+import json
 import sys
 from itertools import islice
 from pathlib import Path
@@ -11,6 +12,8 @@ from modelyard.cli.lazy_group import Group
 from modelyard.cli.names import RUN_HELP, run_named, run_title
 from modelyard.cli.terminal import PlaceType, StoreName, json_option, opened, show, show_fields, store_option
 from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.evaluation.scorer_rules import RULES, rule_of
+from modelyard.errors import InvalidInput
 from modelyard.report.evaluations.export import check_report_path
 from modelyard.report.numbers import id_text, model_text, ref_text, score_text, scorer_text
 from modelyard.report.terminal import log_to_terminal
@@ -23,6 +26,15 @@ save_option = click.option(
 RUN_COLUMNS = ("run", "evaluation", "model", "project", "state", "scorer", "score", "started")
 
 
+def read_scorers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> list[Any]:
+    try:
+        for kind in RULES.keys() & texts:
+            rule_of({"type": kind})
+        return [json.loads(text) if text.startswith("{") else text for text in texts]
+    except (InvalidInput, ValueError, RecursionError) as wrong:
+        raise click.BadParameter(f'{wrong}; with fields it is JSON: \'{{"type": "llm_judge", ...}}\'') from None
+
+
 @click.command()
 @store_option
 @click.argument("evaluation")
@@ -30,7 +42,9 @@ RUN_COLUMNS = ("run", "evaluation", "model", "project", "state", "scorer", "scor
 @click.option(
     "--rows", metavar="FILE", help="A file of rows (.csv, else JSON Lines), or a dataset; else it is published."
 )
-@click.option("--scorer", "scorers", multiple=True, help="How answers are scored; repeat for more.")
+@click.option(
+    "--scorer", "scorers", multiple=True, callback=read_scorers, metavar="TYPE|JSON", help="Repeat it for more."
+)
 @click.option("--system", help="The system message of each row; {name} stands for a field of the row.")
 @click.option("--prompt", help="What the user asks in each row; {name} stands for a field of the row.")
 @click.option("--trials", type=click.IntRange(1), help="How often each row is answered.")
@@ -46,7 +60,7 @@ def evaluate(
     evaluation: str,
     models: tuple[str, ...],
     rows: str | None,
-    scorers: tuple[str, ...],
+    scorers: list[Any],
     system: str | None,
     prompt: str | None,
     trials: int | None,

@@ -148,18 +148,17 @@ entity_option = click.option("--entity", callback=noted_entity, help="Only those
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
+_MAKING = "modelyard keys create --entity NAME"
+
+
 def require_store(store: StoreName) -> None:
     """Raise `click.ClickException` unless this is a store already: opening it would make one, which has nothing."""
     if not isinstance(store, Path):
         address = store_address(store, parts_of(click.get_current_context()))
         if address is not None and not address.exists(store):
-            raise click.ClickException(
-                f"{printable_store(store)} has no store yet; `modelyard keys create` or `modelyard serve` makes one"
-            )
+            raise click.ClickException(f"{printable_store(store)} has no store yet; `{_MAKING}` makes one")
     elif store == DEFAULT_STORE and not store.exists():
-        raise click.ClickException(
-            "there is no ./yard.db here: name a store with --store, or make one: modelyard serve"
-        )
+        raise click.ClickException(f"there is no ./yard.db here: name a store with --store, or make one: {_MAKING}")
     else:
         require_file(store)
 
@@ -169,7 +168,7 @@ def require_file(store: Path) -> None:
         raise click.ClickException(f"there is no folder {store.parent}, so there is no store at {store}")
     if not store.exists() or not store.stat().st_size:
         why = ": the file is empty" if store.exists() else ""
-        raise click.ClickException(f"there is no store at {store}{why}; `modelyard serve --store FILE` makes one")
+        raise click.ClickException(f"there is no store at {store}{why}; `{_MAKING} --store {store}` makes one")
 
 
 @contextmanager

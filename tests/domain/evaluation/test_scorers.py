@@ -253,7 +253,7 @@ def test_a_misspelt_scorer_is_named_with_the_nearest() -> None:
 
 
 def test_a_misspelt_field_of_a_scorer_is_named_with_the_nearest() -> None:
-    with pytest.raises(InvalidInput, match="expceted: is not a field of contains; did you mean expected"):
+    with pytest.raises(InvalidInput, match="expceted: is not a field of contains; did you mean 'expected'"):
         rule_of({"type": "contains", "expceted": "answer"})
     with pytest.raises(InvalidInput, match=r"x: is not a field of contains$"):
         rule_of({"type": "contains", "x": "answer"})

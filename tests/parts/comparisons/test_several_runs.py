@@ -106,6 +106,28 @@ def test_a_pair_has_the_numbers_of_the_two_runs_alone_but_for_the_correction(
     assert one.corrected == pytest.approx(3 * alone.paired.p)
 
 
+def test_a_pair_is_named_by_runs_ids_results_labels_and_models(platform: Platform, scored_runs: Any) -> None:
+    runs = three(platform, scored_runs)
+    ids = [run if isinstance(run, str) else run.id for run in runs]
+    found = platform.evaluations.compare_all(runs)
+    wanted = found.pair("m5:step1", "m38:step1")
+    results = [platform.evaluations.result(id) for id in ids]
+    for sides in (ids, results, [one.run for one in results], [*map(platform.evaluations.report, ids)]):
+        assert found.pair(sides[0], sides[2]) is wanted
+    assert found.pair("m5", results[2]) is found.pair(ids[0], "m38") is wanted
+    for unknown in (("m5", "m6"), ("m38", "m5"), ("m5", "m5")):
+        with pytest.raises(InvalidInput, match="must be one of those that were compared: m20:step1 with m5:step1, "):
+            found.pair(*unknown)
+
+
+def test_a_model_of_several_runs_names_none_of_them(platform: Platform, scored_runs: Any) -> None:
+    runs = [scored_runs.add(platform, scored_runs.questions(passing(n)), f"m:step{n}") for n in (5, 20)]
+    found = platform.evaluations.compare_all(runs)
+    assert found.pair(runs[0], "m:step20") is found.pairs[0].comparison
+    with pytest.raises(InvalidInput, match="several runs are of m: name one of m:step5, m:step20"):
+        found.pair("m", "m:step20")
+
+
 def test_each_pair_is_compared_on_the_rows_that_it_shares(platform: Platform, scored_runs: Any) -> None:
     counts = {"m1": 10, "m2": 20, "m3": 30}
     runs = [

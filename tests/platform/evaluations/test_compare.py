@@ -201,11 +201,21 @@ def test_no_scored_rows_do_not_pass_a_gate(platform: Platform, scored_runs: Any)
         assert [check.reason for check in gate.checks] == [reason]
 
 
+def test_a_gate_takes_runs_by_name_alone_as_by_position_they_could_be_swapped(
+    platform: Platform, scored_runs: Any
+) -> None:
+    before, after = (scored_runs.add(platform, scored_runs.questions([0.0, 1.0] * 4)) for _ in range(2))
+    for named in ({}, {"candidate": after}, {"baseline": before, "candidate": after}):
+        for positional in ((before,), (before, after)):
+            with pytest.raises(TypeError, match="baseline") as refused:
+                platform.evaluations.assert_not_worse(*positional, **named)
+            assert "baseline" in str(refused.value)
+
+
 def test_runs_are_compared_by_position_and_a_metric_is_a_line(platform: Platform, scored_runs: Any) -> None:
     before, after = (scored_runs.add(platform, scored_runs.questions([0.0, 1.0] * 4)) for _ in range(2))
     named = platform.evaluations.compare(baseline=before, candidate=after)
     assert str(platform.evaluations.compare(before, after)) == str(named)
-    platform.evaluations.assert_not_worse(before, after)
     metric = platform.evaluations.report(before).metric("exact")
     assert str(metric) == f"exact 0.5 ({metric.interval.low:.4g} to {metric.interval.high:.4g}), 8 of 8 scored"
     assert "numbers=" in repr(metric)

@@ -81,7 +81,7 @@ def test_a_prompt_that_cannot_be_is_refused_before_a_run_is_made(platform: Platf
         with pytest.raises(InvalidInput, match=f"{name}: must be a string with words"):
             platform.evaluations.run("sums", "echo", ROWS, **{name: wrong})
     with pytest.raises(InvalidInput, match=f"{name}: asks for {{qestion}}, which no row has.*'question'"):
-        platform.evaluations.run("sums", "echo", ROWS, **{name: "{qestion}"})
+        platform.evaluations.run("sums", "echo", ROWS, **{"prompt": "{question}", name: "{qestion}"})
     with pytest.raises(InvalidInput, match=f"{name}: is an option of completions, and a function takes none"):
         platform.evaluations.run("sums", lambda row: "x", ROWS, **{name: "x"})
     assert [*platform.evaluations.runs.list()] == []
@@ -103,3 +103,82 @@ def test_none_is_no_prompt(platform: Platform) -> None:
 def test_a_clients_summary_may_hold_anything(platform: Platform, kept: dict[str, Any] | None) -> None:
     made = platform.evaluations.runs.create("weave:///local/demo/object/e", "weave:///local/demo/object/m")
     assert platform.evaluations.runs.finish(made.id, kept).prompts == {}
+
+
+# ---- what no row has
+
+
+def dataset(platform: Platform, rows: list[dict[str, Any]]) -> Any:
+    return platform.evaluations.objects.publish("dataset", "asked", {}, rows)
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_rows_that_ask_nothing_are_refused_as_the_first_is_read(platform: Platform, published: bool) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        yield ROWS[0]
+        raise AssertionError("the second row was read")
+
+    given = dataset(platform, ROWS) if published else rows()
+    for options in ({}, {"system": "Be brief."}):
+        with pytest.raises(InvalidInput) as refused:
+            platform.evaluations.run("sums", "echo", given if published else rows(), **options)  # type: ignore[arg-type]
+        assert str(refused.value) == (
+            "rows.0: has 'question', 'expected', and neither messages nor prompt; "
+            'give prompt="{question}" (in a shell: --prompt "{question}")'
+        )
+    assert [*platform.evaluations.runs.list()] == []
+    given = dataset(platform, ROWS) if published else ROWS
+    assert platform.evaluations.run("sums", "echo", given, prompt="{question}").score == 0
+    assert platform.evaluations.run("sums", lambda row: row["expected"], given).score == 1
+
+
+MISSPELT: list[Any] = [
+    {"type": kind, "expected": "expectd", **({"path": "$.a"} if kind == "json_path" else {})}
+    for kind in ("exact_match", "contains", "numeric", "json_equal", "json_path", "tool_calls", "one_of", "fuzzy")
+]
+
+
+@pytest.mark.parametrize("scorer", MISSPELT, ids=lambda scorer: scorer["type"])
+def test_a_scorers_field_that_no_row_has_is_refused_before_the_first_answer(platform: Platform, scorer: Any) -> None:
+    asked: list[Any] = []
+    found = f"scorers.{scorer['type']}.expected: asks for {{expectd}}, which no row has; did you mean 'expected'?"
+    combined = {"type": "combined", "name": "both", "scorers": {"a": scorer}, "formula": "a"}
+    for rows in (ROWS, dataset(platform, ROWS)):
+        with pytest.raises(InvalidInput) as refused:
+            platform.evaluations.run("sums", asked.append, rows, scorer)
+        assert str(refused.value) == found
+        with pytest.raises(InvalidInput, match=r"scorers\.both.*\{expectd\}, which no row has"):
+            platform.evaluations.run("sums", asked.append, rows, combined)
+    assert asked == [*platform.evaluations.runs.list()] == []
+
+
+def test_a_field_that_a_later_row_has_is_not_refused(platform: Platform) -> None:
+    rows = [{"prompt": "a"}, {"prompt": "b", "late": "b"}]
+    for kept in (rows, dataset(platform, rows)):
+        run = platform.evaluations.run("sums", "echo", kept, {"type": "exact_match", "expected": "late"})
+        assert [error.detail for error in run.errors] == [
+            "invalid_input: row.late: is missing, and the scorer reads it"
+        ]
+        again = platform.evaluations.rescore(run.run.id, {"type": "contains", "expected": "late"})
+        assert len(again.errors) == 1
+
+
+@pytest.mark.parametrize(
+    ("scorer", "place"),
+    [
+        (MISSPELT[0], "exact_match.expected"),
+        ({"type": "llm_judge", "model": "echo", "prompt": "{output} {expectd}"}, "llm_judge.prompt"),
+    ],
+    ids=["rule", "judge"],
+)
+def test_a_field_that_no_stored_row_has_is_refused_before_it_is_scored_again(
+    platform: Platform, scorer: Any, place: str
+) -> None:
+    run = platform.evaluations.run("sums", "echo", ROWS, prompt="{question}").run
+    asked = platform.usage.total()
+    for again in (platform.evaluations.rescore, platform.evaluations.submit_rescore):
+        with pytest.raises(InvalidInput) as refused:
+            again(run.id, scorer)
+        assert str(refused.value).startswith(f"scorers.{place}: asks for {{expectd}}, which no row has; did you mean")
+    assert platform.usage.total() == asked
+    assert [one.id for one in platform.evaluations.runs.list()] == [run.id]

@@ -486,7 +486,7 @@ def test_a_failure_that_may_pass_is_tried_again_after_a_pause_and_counted() -> N
 
 
 def test_a_failure_that_does_not_pass_is_not_tried_again(world: World) -> None:
-    result = world.run([{"question": "no prompt"}], retries=5)
+    result = world.run([{"prompt": [], "expected": ""}], retries=5)
     (prediction,) = world.predictions(result.run.id)
     assert prediction.attempts == 1
     assert prediction.error is not None

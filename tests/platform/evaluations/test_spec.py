@@ -83,7 +83,7 @@ def test_rows_may_lie_in_a_file_of_json_lines(platform: Platform, tmp_path: Path
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(map(json.dumps, ROWS * 2)))
     assert len(platform.evaluations.run("e", "echo", kind(path), project="p").rows) == 2
-    path.write_text("{}\n5\n")
+    path.write_text('{"prompt": "a"}\n5\n')
     with pytest.raises(InvalidInput, match=r"rows\.jsonl\.line\.2: must be a JSON object"):
         platform.evaluations.run("e", "echo", kind(path), project="p")
     with pytest.raises(
@@ -259,10 +259,10 @@ def test_a_judge_that_is_asked_about_a_field_of_no_row_is_refused_before_the_mod
 
 
 def test_where_every_row_fails_the_report_says_why(platform: Platform) -> None:
-    result = platform.evaluations.run("e", "echo", [{"question": "1"}], project="p")
-    assert "model: invalid_input: messages: a row needs messages, or a prompt" in str(result)
+    result = platform.evaluations.run("e", "echo", [{"prompt": [], "expected": "1"}], project="p")
+    assert "model: invalid_input: messages: must not be empty" in str(result)
 
 
 def test_a_run_that_failed_is_called_a_run(platform: Platform) -> None:
     with pytest.raises(JobFailed, match=r"^evaluation run \S+ failed: 1 of 1 rows failed, more than the error budget"):
-        platform.evaluations.run("e", "echo", [{"question": "1"}], project="p", error_budget=0)
+        platform.evaluations.run("e", "echo", [{"prompt": [], "expected": "1"}], project="p", error_budget=0)

@@ -7,8 +7,7 @@ import string
 import unicodedata
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -331,7 +330,7 @@ def rule_of(plain: Mapping[str, Any]) -> DeclarativeScorer:
     given = {name: value for name, value in plain.items() if name not in ("type", "name") and value is not None}
     fields = {field.name: field for field in attrs.fields(RULES[kind])}
     problems = [
-        Problem((name,), f"is not a field of {kind}{_near(name, fields)}")
+        Problem((name,), f"is not a field of {kind}{nearest(name, fields)}")
         for name in sorted(given.keys() - fields.keys())
     ]
     problems += [Problem((name,), "is required", "missing") for name in sorted(_required(fields) - given.keys())]
@@ -339,11 +338,6 @@ def rule_of(plain: Mapping[str, Any]) -> DeclarativeScorer:
     if problems:
         raise InvalidInput(problems)
     return RULES[kind](**given)
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _required(fields: Mapping[str, "attrs.Attribute[Any]"]) -> set[str]:

@@ -45,8 +45,8 @@ class DeclarativeScorer:
 
     @property
     def asked_for(self) -> frozenset[str]:
-        """The fields of a row that a judge is asked about."""
-        return frozenset()
+        """The fields of a row that it reads, or is asked about."""
+        return frozenset({self.expected}) if hasattr(self, "expected") else frozenset()
 
     def plain(self) -> Mapping[str, Any]:
         fields = {field.name: getattr(self, field.name) for field in attrs.fields(type(self))}

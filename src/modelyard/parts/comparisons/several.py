@@ -11,6 +11,7 @@ from modelyard.domain.evaluation.comparison import Comparison, MetricComparison,
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import InvalidInput
 from modelyard.parts.comparisons.sheet import Sheet, SheetTable, Shown
+from modelyard.platform.evaluations.result import AnyRun, run_id_of
 from modelyard.report.evaluations.comparison import UNPAIRED, cells
 from modelyard.report.numbers import (
     NONE,
@@ -21,6 +22,7 @@ from modelyard.report.numbers import (
     interval_text,
     left_out_text,
     mean_text,
+    ref_text,
 )
 
 NUMBERS = ("rows", "difference", "interval", "better", "same", "worse", "p")
@@ -53,13 +55,24 @@ class RunsComparison(Shown):
     pairs: tuple[ComparedPair, ...]
     baseline: str | None
 
-    def pair(self, baseline: str, candidate: str) -> Comparison:
-        """Return the comparison of two runs by their labels. Raises `InvalidInput` naming those that exist."""
+    def pair(self, baseline: AnyRun, candidate: AnyRun) -> Comparison:
+        """Return the comparison of two runs, each by its label, as a run or a result, by its id, or by the name of its
+        model if one run alone has it. Raises `InvalidInput` naming those that exist."""
+        asked = self._labelled(baseline), self._labelled(candidate)
         for one in self.pairs:
-            if (one.baseline, one.candidate) == (baseline, candidate):
+            if (one.baseline, one.candidate) == asked:
                 return one.comparison
         known = ", ".join(f"{one.candidate} with {one.baseline}" for one in self.pairs)
         raise InvalidInput.at("pair", msg=f"must be one of those that were compared: {known}")
+
+    def _labelled(self, given: AnyRun) -> str | None:
+        name = run_id_of(given)
+        if name in self.runs:
+            return name
+        found = [label for label, run in self.runs.items() if name == run.id or name in _names(run)]
+        if len(found) > 1:
+            raise InvalidInput.at("pair", msg=f"several runs are of {name}: name one of {', '.join(found)}")
+        return found[0] if found else None
 
     @property
     def tests(self) -> int:
@@ -110,6 +123,12 @@ class RunsComparison(Shown):
                 f"{named}, {metric.name}, {left}" for metric in found.metrics if (left := left_out_text(metric))
             )
             yield from (f"{named}: not compared: {name}, {why}" for name, why in found.uncompared.items())
+
+
+def _names(run: EvaluationRun) -> tuple[str, str]:
+    """Return the name of a run's model, and that without its version."""
+    name = ref_text(run.model)
+    return name, name.partition(":")[0]
 
 
 def _mean(found: MetricSummary | None) -> str:

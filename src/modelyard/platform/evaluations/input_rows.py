@@ -4,7 +4,6 @@ memory."""
 import csv
 import os
 import re
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from threading import Lock
@@ -19,7 +18,7 @@ from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput, NotFound, ObjectDeleted, nearest
 from modelyard.formats.jsonl import MAX_ROW, dump_row, in_chunks, read_rows
 from modelyard.platform.evaluations.objects import Objects
-from modelyard.platform.evaluations.scorers import Scorers, name_scorers
+from modelyard.platform.evaluations.scorers import NamedScorer, Scorers, name_scorers
 from modelyard.platform.evaluations.spec import (
     EVALUATION_OPTIONS,
     OneModel,
@@ -72,19 +71,40 @@ def build_specs(
     for spec in specs:
         if portable or spec.shards > 1:
             spec.check_portable()
-    asked_for: AskedFor = {("scorers", one.name, "prompt"): one.rule.asked_for for one in named if one.rule is not None}
     prompts: AskedFor = {(name,): slots(options.get(name) or "") for name in PROMPTS}
-    return _with_dataset(runtime, principal, specs, rows, {**asked_for, **prompts})
+    turns: AskedFor = dict.fromkeys((_TURNS for spec in specs if spec.needs_messages), frozenset())
+    return _with_dataset(runtime, principal, specs, rows, {**fields_scored(named), **prompts, **turns})
 
 
 AskedFor = Mapping[tuple[str, ...], Set[str]]
+_TURNS = ("messages",)  # in what is asked for: the first row must have messages, or a prompt
+
+
+def fields_scored(scorers: Sequence[NamedScorer]) -> AskedFor:
+    rules = ((one.name, one.rule) for one in scorers if one.rule is not None)
+    return {
+        ("scorers", name, "expected" if hasattr(rule, "expected") else "prompt"): rule.asked_for for name, rule in rules
+    }
+
+
+def check_fields(asked_for: AskedFor, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Read rows until they have had every field that is asked for. Raises `InvalidInput` if one is in none."""
+    left = set().union(*asked_for.values())
+    for row in _read(asked_for, rows):
+        left.difference_update(row)
+        if not left:
+            break
 
 
 def _read(asked_for: AskedFor, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows, and then refuse a prompt that asks for a field that none has: the model would be paid for answers
-    that cannot be judged."""
+    """Yield the rows, and then refuse a prompt or a scorer that asks for a field that none has: the model would be paid
+    for answers that cannot be judged."""
     seen: set[str] = set()
-    for row in rows:
+    for number, row in enumerate(rows):
+        if number == 0 and _TURNS in asked_for and isinstance(row, Mapping) and not row.keys() & {"messages", "prompt"}:
+            has, asked = ", ".join(map(repr, row)) or "no fields", f'"{{{next(iter(row), "name")}}}"'
+            msg = f"has {has}, and neither messages nor prompt; give prompt={asked} (in a shell: --prompt {asked})"
+            raise InvalidInput.at("rows", 0, msg=msg)
         seen.update(row if isinstance(row, Mapping) else ())
         yield row
     for place, fields in asked_for.items():
@@ -121,8 +141,7 @@ def _with_dataset(
         rows = Objects(runtime, principal).resolve(ObjectKind.DATASET, rows)
     if isinstance(rows, ObjectVersion):
         artifact, count = _artifact_of(rows), _counted(rows.rows or 0)
-        if any(asked_for.values()):
-            deque(_read(asked_for, _rows_stored(runtime, artifact)), 0)
+        check_fields(asked_for, _rows_stored(runtime, artifact))
         return (spec.with_items(count, dataset=artifact) for spec in specs)
     return _spooled(runtime, specs, _read(asked_for, rows_given(runtime, principal, rows)))
 

@@ -8,9 +8,11 @@ from modelyard.domain.evaluation.run import EvaluationRun, Prediction, RunState
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind
 from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound
+from modelyard.platform.evaluations.input_rows import check_fields, fields_scored
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.scorers import Scorers, callables_of, name_scorers
 from modelyard.platform.evaluations.spec import WORK_OPTIONS, RunSpec, check_options, limits_of, resources_of, scored_by
+from modelyard.platform.paging import iter_index_live
 from modelyard.platform.runtime import Runtime
 
 
@@ -27,6 +29,9 @@ def build_rescore_spec(
     runtime.require_room()
     check_options(options, WORK_OPTIONS, "rescore")
     limits = limits_of(options, named)
+    check_fields(
+        fields_scored(named), (one.inputs for one in iter_index_live(runtime, Prediction, "by_run", source.id))
+    )
     scoring = scored_by(runtime, principal, namespace, named, limits, options.get("error_budget"))
     evaluation = _evaluation_with(objects, source.evaluation, [scorer["ref"] for scorer in scoring["scorers"]])
     now = runtime.clock.now()

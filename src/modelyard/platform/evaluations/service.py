@@ -4,7 +4,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Unpack
 
 from modelyard.domain.evaluation.aggregate import ReportKeywords
 from modelyard.domain.evaluation.objects import OneObject
@@ -295,9 +295,9 @@ class Evaluations(Extended, EvaluationsMembers):
 
     def assert_not_worse(
         self,
+        *by_position: Never,
         baseline: AnyRun | ExportedFile,
         candidate: AnyRun | ExportedFile,
-        *,
         metric: str | None = None,
         margin: float = 0.0,
         **options: Unpack[ReportKeywords],
@@ -307,8 +307,10 @@ class Evaluations(Extended, EvaluationsMembers):
         All metrics count, corrected for how many there are, or the one that is named. A candidate gains nothing by
         failing on rows: it must not be shown to be worse over all rows either, with a missing value counted as the
         worst. Raises AssertionError with the rows, the differences and how certain these are, also when no row was
-        scored in both; `NotFound`, `InvalidInput`.
+        scored in both; `NotFound`, `InvalidInput`; and TypeError for runs by position, which could be swapped.
         """
+        if by_position:
+            raise TypeError("assert_not_worse takes runs by name: baseline= and candidate=")
         report = self.compare(baseline=baseline, candidate=candidate, **options)
         compare.assert_not_worse(report, metric, margin)
         return report

@@ -100,13 +100,14 @@ _SEED_BYTES = 6
 @attrs.frozen
 class RunSpec:
     """A run and its job, still to be stored, and the functions that it needs. Once it has rows, `more` are the jobs of
-    its other `shards`."""
+    its other `shards`. If it `needs_messages`, each row must have them, or a prompt."""
 
     runtime: Runtime
     run: EvaluationRun
     job: Job
     callables: LocalCallables
     shards: int = 1
+    needs_messages: bool = False
     more: tuple[Job, ...] = ()
 
     def with_items(self, count: int, **source: str) -> "RunSpec":
@@ -157,7 +158,7 @@ def build_spec(
     given = {name: options[name] for name in options if name not in (*work, *_NAMESPACE, "seed")}
     chat = as_json(given, at=("options",))
     limits = limits_of({**work, "seed": _fresh_seed(runtime) if seed is None else seed}, scorers)
-    pinned, ref, base_model = _model(runtime, principal, model, namespace, chat, seed)
+    pinned, ref, base_model, needs_messages = _model(runtime, principal, model, namespace, chat, seed)
     spec = {
         "model": pinned,
         "model_ref": str(ref),
@@ -170,7 +171,7 @@ def build_spec(
     needs = resources_of(options)
     job = Job(runtime.ids(), JobKind.EVALUATE, *namespace, run_id, now, spec, base_model=base_model, **needs)
     callables = callables_of(model if callable(model) else None, scorers)
-    return RunSpec(runtime, run, job, callables, work.get("shards", 1))
+    return RunSpec(runtime, run, job, callables, work.get("shards", 1), needs_messages)
 
 
 def scored_by(
@@ -224,7 +225,7 @@ def _model(
     namespace: Namespace,
     chat: Mapping[str, Any],
     seed: int | None,
-) -> tuple[str | None, ObjectRef, str]:
+) -> tuple[str | None, ObjectRef, str, bool]:
     if callable(model):
         check_signature(model, ("row",), "model")
         if chat:
@@ -235,10 +236,11 @@ def _model(
                 ]
             )
         name = object_id(getattr(model, "__name__", type(model).__name__)) or "function"
-        return None, ObjectRef(*namespace, RefKind.OP, name), ""
+        return None, ObjectRef(*namespace, RefKind.OP, name), "", False
     options = chat if seed is None else {**chat, "seed": seed}
     resolved = CompletionModel.of(runtime, principal, _name_of(runtime, model), namespace, options)
-    return resolved.request.model, resolved.ref, resolved.base_model
+    needs_messages = resolved.reads is None and "prompt" not in resolved.prompts
+    return resolved.request.model, resolved.ref, resolved.base_model, needs_messages
 
 
 def _name_of(runtime: Runtime, model: str | CatalogueEntry | Model | Checkpoint) -> str:
