@@ -119,7 +119,7 @@ def test_jobs_are_counted_by_the_accelerators_that_they_need() -> None:
     with open_platform(observer=look) as platform:
         client = client_of(platform)
         for needs in ({}, {"accelerators": 2}, {"accelerators": 2, "memory": 4}, {"accelerators": 8}):
-            platform.evaluations.submit("quiz", "echo", [{"prompt": "a"}], project="desk", needs=needs)
+            platform.evaluations.submit("quiz", "echo", [{"prompt": "a", "expected": "a"}], project="desk", needs=needs)
         worker = platform.worker(accelerators=None)
         while worker.run_next():
             pass
@@ -156,7 +156,7 @@ def test_of_however_many_jobs_a_bounded_number_is_read(monkeypatch: pytest.Monke
     limits: list[int | None] = []
     with open_platform() as platform:
         for _ in range(5):
-            platform.evaluations.submit("quiz", "echo", [{"prompt": "a"}], project="desk")
+            platform.evaluations.submit("quiz", "echo", [{"prompt": "a", "expected": "a"}], project="desk")
         store: Any = platform._runtime.store
         families = store.read(lambda snapshot: service._queue(platform._runtime, Limits(snapshot, limits)))
     found = {family.name: list(family.samples) for family in families}
