@@ -88,7 +88,7 @@ def test_a_pool_gives_accelerators_and_is_scaled_by_the_jobs_that_need_as_many()
     metric, labels = query_of(found["ScaledObject", "yard-worker-gpu"])
     with open_platform() as platform:
         needs = {"accelerators": 2}
-        platform.evaluations.submit("quiz", "echo", [{"prompt": "a"}], project="desk", needs=needs)
+        platform.evaluations.submit("quiz", "echo", [{"prompt": "a", "expected": "a"}], project="desk", needs=needs)
         lines = platform.metrics.text().splitlines()
     assert labels["accelerators"] == "2"
     assert f'{metric}{{accelerators="2",place="ready"}} 1.0' in lines
