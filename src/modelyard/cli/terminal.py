@@ -140,7 +140,7 @@ def say_if_unknown(platform: Platform, entity: str) -> None:
 
 def noted_entity(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Return the entity that an option names; `opened` says so if nothing is of it."""
-    context.meta[_ENTITY] = value
+    context.meta[_ENTITY] = not_empty(context, parameter, value)
     return value
 
 
