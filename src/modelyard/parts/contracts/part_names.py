@@ -20,6 +20,8 @@ from modelyard.parts.contracts.part_trial import PartHooks, PartTrial, addresses
 from modelyard.platform.evaluations.service import Evaluations
 from modelyard.platform.extended import Compat
 from modelyard.platform.job_types import job_types_of
+from modelyard.platform.jobs.service import Jobs
+from modelyard.platform.models.service import Models
 from modelyard.platform.platform import Platform
 from modelyard.platform.training.service import Training
 
@@ -30,7 +32,7 @@ import_module({home!r})
 print(*sys.modules)
 """
 
-EXTENDED = (Compat, Evaluations, Training)
+EXTENDED = (Compat, Evaluations, Jobs, Models, Training)
 """The resources of the core to which parts add members."""
 
 
