@@ -16,7 +16,7 @@ ROWS = st.lists(
     st.fixed_dictionaries({"prompt": st.sampled_from(["yes", "no", "1", ""])}, optional={"expected": st.just("yes")}),
     min_size=1,
     max_size=6,
-)
+).map(lambda rows: [*rows, {"prompt": "no", "expected": "yes"}])  # a field that no row has is refused
 
 
 def strict(output: Any, row: Mapping[str, Any]) -> Any:
