@@ -222,7 +222,8 @@ def test_followers_hold_no_thread_between_two_polls() -> None:
 
     async def main(platform: Any) -> None:
         model = platform.models.create("m", project="p", base_model="tabular-mini")
-        job, run = platform.training.sft(model, rows), platform.evaluations.submit("e", "echo", rows, project="p")
+        asked = [{**row, "expected": "ho"} for row in rows]
+        job, run = platform.training.sft(model, rows), platform.evaluations.submit("e", "echo", asked, project="p")
         async with busy_host():
             follow = [lambda: job.aevents(), lambda: platform.evaluations.aevents(run.id)]
             tasks = [asyncio.create_task(to_the_end(follow[at % 2]())) for at in range(MANY)]

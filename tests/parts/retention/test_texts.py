@@ -313,7 +313,7 @@ def test_commands_keep_texts_and_delete_an_entity(opened: Platform, acting: Any,
     def call(*words: str, status: int = 0) -> str:
         result = CliRunner().invoke(main, [*words, "--store", str(yard)])
         assert result.exit_code == status, result.output
-        return result.output
+        return result.output if status else result.stdout
 
     assert json.loads(call("keep", "texts", "30d", "--json")) == {"records": 0, "files": 0}
     assert json.loads(call("keep", "texts", "0.0000001", "--entity", "nobody", "--json"))["records"] == 0
