@@ -119,6 +119,7 @@ def test_what_nobody_brings_is_no_attribute(platform: Platform, area: str) -> No
     assert not hasattr(owner, "_notes")
 
 
+@pytest.mark.parts
 def test_completion_offers_what_people_use_and_every_public_name() -> None:
     with open_platform() as platform:
         offered = {name for name in dir(platform) if not name.startswith("_")}
