@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import count
+from random import Random
 from typing import Any
 
 import attrs
@@ -20,7 +21,7 @@ SAID = {"user": "Say", "assistant": "The"}
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[Platform]:
-    with open_platform() as opened:
+    with open_platform(randomness=Random(1).randbytes) as opened:
         opened.models.create("teacher", project="p", base_model="tabular-mini")
         rows = [
             {"messages": [{"role": role, "content": f"{said} {word}."} for role, said in SAID.items()]}

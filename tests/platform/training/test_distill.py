@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import attrs
@@ -27,7 +28,7 @@ def asked(word: str) -> str:
 @pytest.fixture(scope="module")
 def platform() -> Iterator[Platform]:
     """Has a teacher that knows some colours."""
-    with open_platform() as opened:
+    with open_platform(randomness=Random(1).randbytes) as opened:
         opened.models.create("teacher", project="p", base_model="tabular-mini")
         rows = [
             {"messages": [{"role": "user", "content": asked(word)}, {"role": "assistant", "content": answer}]}
