@@ -209,7 +209,8 @@ class Part:
     `records` are the classes that it stores, and `changes` those of their tables (their names begin with the name of
     the part and a slash). `resources` are attributes of the platform, or with a dot those of `platform.models`,
     `.training`, `.evaluations`, `.jobs` and `.compat`: functions that return a class, or any function of a runtime and
-    a principal. `job_types` are its kinds of jobs, each loaded by the first job of the kind.
+    a principal. `moved` says where members are that were attributes of the platform before. `job_types` are its kinds
+    of jobs, each loaded by the first job of the kind.
 
     `interfaces` are those that it brings, and `routes` are its routes by the name of their interface; those under "",
     which are public, are mounted next to the OpenAPI document, whichever interfaces are. The file
@@ -238,6 +239,7 @@ class Part:
     records: "Callable[[], Sequence[Record]]" = tuple
     changes: "Callable[[], Sequence[SchemaChange]]" = tuple
     resources: "Mapping[str, Callable[[], Resource]]" = EMPTY
+    moved: "Mapping[str, str]" = EMPTY
     job_types: "Mapping[str, Callable[[], JobType]]" = EMPTY
     interfaces: "Callable[[], Sequence[Interface]]" = tuple
     routes: "Mapping[str, Routes]" = EMPTY

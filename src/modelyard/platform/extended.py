@@ -1,6 +1,6 @@
 """Members that parts add to a resource of the platform: `Part.resources` names them with a dot, "training.sweep"."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from modelyard.domain.identity import Principal
@@ -51,24 +51,10 @@ class Extended:
         return sorted({*super().__dir__(), *members_of_parts(self._runtime.parts, self.AREA)})
 
 
-MOVED: Mapping[str, str] = {
-    "export_model": "models.export",
-    "import_adapter": "models.import_adapter",
-    "keep_events": "keep.events",
-    "keep_ledger": "keep.ledger",
-    "keep_runs": "keep.runs",
-    "keep_texts": "keep.texts",
-    "push_model": "models.push",
-    "retry": "jobs.retry",
-    "sweep": "remove_orphans",
-    "sweeps": "training.sweeps",
-}
-"""Names that members of a platform had, and where they are now."""
-
-
-def moved_member(platform: object, name: str) -> tuple[str, Any]:
+def moved_member(parts: Sequence[Part], platform: object, name: str) -> tuple[str, Any]:
     """Return where a member is that had this name on the platform, and it; None if there is none."""
-    place = MOVED.get(name, Compat.AREA + name)
+    usual = "remove_orphans" if name == "sweep" else Compat.AREA + name
+    place = next((part.moved[name] for part in parts if name in part.moved), usual)
     owner, _, member = place.rpartition(".")
     return place, getattr(getattr(platform, owner) if owner else platform, member, None)
 

@@ -123,7 +123,7 @@ class Platform(OpenedWith, StandardResources):
         def __getattr__(self, name: str) -> Any:
             if made := extended.member_of_part(() if name.startswith("_") else self._runtime.parts, name):
                 return self._resource(made)
-            place, moved = (name, None) if name.startswith("_") else extended.moved_member(self, name)
+            place, moved = (name, None) if name.startswith("_") else extended.moved_member(self.parts, self, name)
             if moved is None:
                 meant = extended.nearest_member(self, name)
                 raise AttributeError(f"a platform has no {name!r}, and none of its parts brings one{meant}")

@@ -30,6 +30,7 @@ _WHO = "Who may do what"
 PART = Part(
     "operating",
     resources={"jobs.retry": _retry},
+    moved={"retry": "jobs.retry"},
     routes={"operations": _routes},
     commands={
         "usage": Command(

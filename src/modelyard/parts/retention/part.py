@@ -25,6 +25,7 @@ def _routes() -> "Sequence[Route]":
 PART = Part(
     "retention",
     resources={"keep": _keep},
+    moved={f"keep_{name}": f"keep.{name}" for name in ("events", "ledger", "runs", "texts")},
     routes={"operations": _routes},
     commands={
         "keep": Command("Store", "modelyard.parts.retention.commands:keep", "Remove what is older than so many days."),

@@ -53,6 +53,7 @@ PART = Part(
     "sweeps",
     records=_records,
     resources={"training.sweeps": _sweeps, "training.sweep": _sweep},
+    moved={"sweeps": "training.sweeps"},
     on_event=_on_event,
     pages=_pages,
     commands={

@@ -69,6 +69,11 @@ PART = Part(
     "torch",
     records=_records,
     changes=_changes,
+    moved={
+        "export_model": "models.export",
+        "import_adapter": "models.import_adapter",
+        "push_model": "models.push",
+    },
     resources={
         "add_base_model": _add_base_model,
         "base_models": _base_models,
