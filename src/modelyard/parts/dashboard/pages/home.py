@@ -10,11 +10,11 @@ from modelyard.domain.job import JobStatus, JobSummary
 from modelyard.domain.models import Model
 from modelyard.domain.promotion import Alias
 from modelyard.parts.dashboard.pages.jobs import running_line, subject
+from modelyard.parts.dashboard.pages.usage import budget_bar
 from modelyard.parts.dashboard.view import (
     LONGEST_MESSAGE,
     HtmlPage,
     View,
-    bar,
     begun,
     empty,
     money,
@@ -138,10 +138,7 @@ def _spent(view: View) -> Html:
     ]
     budget = usage.get_budget() if view.principal.entity else None
     if budget is not None:
-        label = f"{money(budget.spent)} of {money(budget.limit)}"
-        pairs.append(
-            (joined(["budget of ", name_text(budget.entity)]), bar(float(budget.spent), float(budget.limit), label))
-        )
+        pairs.append((joined(["budget of ", name_text(budget.entity)]), budget_bar(budget)))
     return section("Spend", facts(pairs), tag("p", view.link("By model, key and day", "usage")))
 
 

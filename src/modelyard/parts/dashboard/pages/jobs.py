@@ -163,7 +163,9 @@ def _run(view: View, id: str) -> Html:
         run = view.platform.evaluations.runs.get(id)
     except NotFound:
         return short_id(id)
-    return view.link(joined([ref_text(run.evaluation), " ", tag("small", ref_text(run.model))]), "runs", id)
+    return view.link(
+        joined([name_text(ref_text(run.evaluation)), " ", tag("small", name_text(ref_text(run.model)))]), "runs", id
+    )
 
 
 def progress(step: int, total: int | None) -> Html:

@@ -15,6 +15,9 @@ _BUDGETS = (("budget of", ""), ("period", ""), ("spent", ""), ("reserved", "numb
 LEAD = "What requests and trainings cost, next to the budgets."
 
 DAYS = 30
+NEARLY = Decimal("0.05")
+"""The share of a budget that is next to nothing."""
+
 MOST = 50
 
 
@@ -82,7 +85,7 @@ def _budgets(view: View) -> Html:
         (
             _whose(view, one),
             joined([one.period, tag("small", f"since {one.since}") if one.since else ""]),
-            bar(float(one.spent), float(one.limit), f"{money(one.spent)} of {money(one.limit)}"),
+            budget_bar(one),
             money(one.reserved),
             _warning(one),
         )
@@ -90,6 +93,14 @@ def _budgets(view: View) -> Html:
     ]
     more = view.link("More budgets", "usage", budgets_after=found.items[-1].id) if found.has_more else ""
     return section("Budgets", table([*_BUDGETS, ("warns at", "")], lines), more) if lines else Html("")
+
+
+def budget_bar(one: Budget) -> Html:
+    """Show how much of a budget is spent, and whether next to nothing is left."""
+    shown = bar(float(one.spent), float(one.limit), f"{money(one.spent)} of {money(one.limit)}")
+    if one.remaining >= one.limit * NEARLY:
+        return shown
+    return joined([shown, chip("used up" if one.remaining <= 0 else "nearly used up", "worse")])
 
 
 def _whose(view: View, budget: Budget) -> Html:
