@@ -67,7 +67,8 @@ def _of_parts(platform: Platform, acme: Platform) -> None:
     """Make what parts have pages for."""
     long = acme.models.create(LONG_NAME, project=LONG_PROJECT, base_model="tabular-mini")
     name = f"{LONG_PROJECT}/{LONG_NAME}"
-    acme.annotations.set(long.id, tags=["W" * 64, *(f"tag {at}" for at in range(12))], note=f"{LONG[:200]}\n{WORD}")
+    tags = ["W" * 64, "W" * 36, *(f"tag {at}" for at in range(12))]
+    acme.annotations.set(long.id, tags=tags, note=f"{LONG[:200]}\n{WORD}")
     options: Any = {"learning_rate": [1e-5, 1e-3], "batch_size": 12, "validation": ROWS[:1]}
     acme.training.sweep(name, ROWS, **options).wait()
     for number, system in enumerate(("Be brief.", f"Be brief.\n{LONG[:400]}"), 1):

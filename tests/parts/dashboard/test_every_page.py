@@ -95,7 +95,7 @@ def test_a_job_that_has_ended_awaits_nothing(platform: Platform, pages: dict[str
 
 
 def test_a_list_shows_the_first_tags_and_how_many_more(pages: dict[str, str]) -> None:
-    assert "and 7 more" in pages["models"]
+    assert "and 8 more" in pages["models"]
 
 
 def test_no_link_of_a_page_leads_nowhere(platform: Platform, pages: dict[str, str]) -> None:

@@ -112,8 +112,7 @@ class Html(str):
 _MARKUP, _LONG = re.compile("<[^>]*>"), re.compile(r"[^\s-]{24}")
 """A cell with so long a word is broken anywhere, or else its table would be wider than the page."""
 
-LONG_HEADING = 32
-LONG_CHIP = 40
+LONG_HEADING, LONG_CHIP = 32, 36
 
 _VOID = frozenset({"input", "link", "meta"})
 
@@ -181,7 +180,7 @@ def _cell(cell: object, column: tuple[str, str], labelled: bool) -> Html:
 
 
 def chip(text: str, kind: str = "") -> Html:
-    long = "long" if len(text) > LONG_CHIP else ""
+    long = "long" if len(text) > LONG_CHIP or _LONG.search(text) else ""
     return tag("span", text, kind=" ".join(filter(None, ("chip", kind, long))))
 
 
