@@ -94,6 +94,7 @@ def train_twice() -> None:
     """Train a group again that is trained."""
     training._known = lambda *_: None  # type: ignore[assignment]
     training._require_free = lambda *_: None  # type: ignore[assignment]
+    training.digest = lambda _: os.urandom(8).hex()
 
 
 SABOTAGES: dict[str, Callable[[], None]] = {
