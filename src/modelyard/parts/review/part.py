@@ -1,0 +1,32 @@
+"""People label rows of runs, and judges are checked and corrected by that: `platform.review`."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from modelyard.part import Part
+
+if TYPE_CHECKING:
+    from modelyard.domain.record import Record
+    from modelyard.parts.review.service import Reviews
+    from modelyard.stores.table_changes import SchemaChange
+
+
+def _records() -> "Sequence[Record]":
+    from modelyard.parts.review.records import RECORDS
+
+    return RECORDS
+
+
+def _changes() -> "Sequence[SchemaChange]":
+    from modelyard.parts.review.changes import CHANGES
+
+    return CHANGES
+
+
+def _reviews() -> "type[Reviews]":
+    from modelyard.parts.review.service import Reviews as resource
+
+    return resource
+
+
+PART = Part("review", records=_records, changes=_changes, resources={"review": _reviews})
