@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from modelyard.part import Part
+from modelyard.part import Command, Part
 
 if TYPE_CHECKING:
     from modelyard.domain.record import Record
+    from modelyard.http.route import Route
     from modelyard.parts.review.service import Reviews
     from modelyard.stores.table_changes import SchemaChange
 
@@ -29,4 +30,21 @@ def _reviews() -> "type[Reviews]":
     return resource
 
 
-PART = Part("review", records=_records, changes=_changes, resources={"review": _reviews})
+def _routes() -> "Sequence[Route]":
+    from modelyard.parts.review.routes import ROUTES
+
+    return ROUTES
+
+
+PART = Part(
+    "review",
+    records=_records,
+    changes=_changes,
+    resources={"review": _reviews},
+    routes={"operations": _routes},
+    commands={
+        "review": Command(
+            "Work", "modelyard.parts.review.commands:review", "Label rows of runs, and correct judges by that."
+        )
+    },
+)
