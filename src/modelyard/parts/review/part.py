@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from modelyard.part import Command, Part
+from modelyard.part import Command, DashboardPage, Part
 
 if TYPE_CHECKING:
     from modelyard.domain.record import Record
@@ -36,12 +36,26 @@ def _routes() -> "Sequence[Route]":
     return ROUTES
 
 
+def _pages() -> "Sequence[DashboardPage]":
+    from modelyard.parts.review import pages
+
+    return (
+        DashboardPage("GET", ("reviews",), pages.listed, "Reviews", pages.has_review),
+        DashboardPage("POST", ("reviews",), pages.start),
+        DashboardPage("GET", ("reviews", "{review}"), pages.shown),
+        DashboardPage("GET", ("reviews", "{review}", "label"), pages.label),
+        DashboardPage("POST", ("reviews", "{review}", "label"), pages.keep),
+        DashboardPage("GET", ("reviews", "{review}", "results"), pages.results),
+    )
+
+
 PART = Part(
     "review",
     records=_records,
     changes=_changes,
     resources={"review": _reviews},
     routes={"operations": _routes},
+    pages=_pages,
     commands={
         "review": Command(
             "Work", "modelyard.parts.review.commands:review", "Label rows of runs, and correct judges by that."
