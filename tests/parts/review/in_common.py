@@ -7,6 +7,8 @@ from modelyard.domain.identity import Principal, Scope
 
 TABLES = {"reviews": "c089dbb789a902bc", "review_rows": "1ff04dcad52004cf", "review_labels": "98d01d3b1cc372fd"}
 
+KEYED = ("/v1/reviews",)
+
 ROWS = [{"prompt": f"say {word}", "expected": "a secret of theirs"} for word in ("yes", "no", "perhaps", "never")]
 
 

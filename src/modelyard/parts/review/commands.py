@@ -66,20 +66,20 @@ def list_reviews(store: StoreName, entity: str | None, as_json: bool) -> None:
 
 @review.command("label")
 @store_option
-@click.argument("review_id", metavar="REVIEW")
+@click.argument("review")
 @_person
-def label_rows(store: StoreName, review_id: str, person: str) -> None:
+def label_rows(store: StoreName, review: str, person: str) -> None:
     """Label the rows of REVIEW as PERSON, one after the other, until q."""
     with opened(store) as platform:
         reviews = platform.part(Reviews)
-        found = reviews.get(review_id)
-        while (row := reviews.next(review_id, person)) is not None:
+        found = reviews.get(review)
+        while (row := reviews.next(review, person)) is not None:
             click.echo(_text(found, row))
             said = click.prompt(_question(found), prompt_suffix=" ")
             if said.strip() == STOP:
                 return
             try:
-                reviews.label(review_id, person, row.place, label_of(found, said))
+                reviews.label(review, person, row.place, label_of(found, said))
             except InvalidInput as wrong:
                 click.echo(str(wrong), err=True)
     click.echo("every row is labelled")
@@ -97,35 +97,35 @@ def _text(found: Review, row: RowToLabel) -> str:
 
 @review.command("export")
 @store_option
-@click.argument("review_id", metavar="REVIEW")
+@click.argument("review")
 @_person
-def export_labels(store: StoreName, review_id: str, person: str) -> None:
+def export_labels(store: StoreName, review: str, person: str) -> None:
     """Print the rows of REVIEW for PERSON to label as CSV."""
     with opened(store) as platform:
-        click.echo(platform.part(Reviews).write_csv(review_id, person), nl=False)
+        click.echo(platform.part(Reviews).write_csv(review, person), nl=False)
 
 
 @review.command("import")
 @store_option
-@click.argument("review_id", metavar="REVIEW")
+@click.argument("review")
 @_person
 @click.argument("file", type=click.Path(dir_okay=False, exists=True, path_type=Path))
-def import_labels(store: StoreName, review_id: str, person: str, file: Path) -> None:
+def import_labels(store: StoreName, review: str, person: str, file: Path) -> None:
     """Keep the labels of PERSON from a CSV FILE, all or none."""
     text = file.read_bytes().decode("utf-8", errors="replace")
     with opened(store) as platform:
-        click.echo(f"{platform.part(Reviews).read_csv(review_id, person, text)} labels")
+        click.echo(f"{platform.part(Reviews).read_csv(review, person, text)} labels")
 
 
 @review.command("disagreements")
 @store_option
-@click.argument("review_id", metavar="REVIEW")
+@click.argument("review")
 @json_option
-def list_disagreements(store: StoreName, review_id: str, as_json: bool) -> None:
+def list_disagreements(store: StoreName, review: str, as_json: bool) -> None:
     """List the rows of REVIEW of which people, or people and the judge, say different things."""
     with opened(store) as platform:
         reviews = platform.part(Reviews)
-        found, every = reviews.get(review_id), reviews.disagreements(review_id)
+        found, every = reviews.get(review), reviews.disagreements(review)
     people = sorted({name for one in every for name in one.labels})
     lines = [
         [
@@ -182,8 +182,8 @@ def compare(
 
 @review.command("delete")
 @store_option
-@click.argument("review_id", metavar="REVIEW")
-def delete_review(store: StoreName, review_id: str) -> None:
+@click.argument("review")
+def delete_review(store: StoreName, review: str) -> None:
     """Delete REVIEW with its labels."""
     with opened(store) as platform:
-        click.echo(platform.part(Reviews).delete(review_id).id)
+        click.echo(platform.part(Reviews).delete(review).id)

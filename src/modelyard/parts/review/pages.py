@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
+from modelyard.domain.evaluation.statistics import Interval
 from modelyard.errors import InvalidInput
 from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, bar, empty, short_id, when, whole_number
 from modelyard.parts.reports.html import Html, facts, joined, section, table, tag
@@ -210,10 +211,12 @@ def _agreement(check: JudgeCheck) -> Html:
             "sensitivity": (found.confusion.sensitivity, found.sensitivity),
             "specificity": (found.confusion.specificity, found.specificity),
         }
-        for name, (value, between) in of_judge.items():
-            known = value is not None and between is not None
-            pairs.append((name, f"{value:.3f} ({between.low:.3f} to {between.high:.3f})" if known else NONE))
+        pairs += [(name, _rate(*known)) for name, known in of_judge.items()]
     return section("Agreement", facts(pairs))
+
+
+def _rate(value: float | None, between: Interval | None) -> str:
+    return NONE if value is None or between is None else f"{value:.3f} ({between.low:.3f} to {between.high:.3f})"
 
 
 def _disagreements(view: View, one: Review) -> Html:

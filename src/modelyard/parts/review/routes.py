@@ -191,10 +191,10 @@ def check_object(check: JudgeCheck) -> JudgeCheckObject:
     shown = check.scorer, check.models, check.checked, check.reason
     if found is None:
         return JudgeCheckObject(*shown, 0, *[None] * 6)
-    numbers = found.labelled, found.kappa, found.alpha, found.people_kappa, found.people_alpha
+    agreed = found.kappa, found.alpha, found.people_kappa, found.people_alpha
     rates = (None, None) if found.confusion is None else (found.confusion.sensitivity, found.confusion.specificity)
     intervals = [_rate(*pair) for pair in zip(rates, (found.sensitivity, found.specificity), strict=True)]
-    return JudgeCheckObject(*shown, *numbers, *intervals)
+    return JudgeCheckObject(*shown, found.labelled, *agreed, *intervals)
 
 
 def _rate(value: float | None, interval: Interval | None) -> tuple[float, ...] | None:
