@@ -10,7 +10,7 @@ import pytest
 
 from each import each_case
 from modelyard import Platform, open_platform
-from modelyard.errors import Conflict, InvalidInput, NotFound
+from modelyard.errors import Conflict, InvalidInput, NotFound, PromotionRefused
 from modelyard.parts.review.judges import GONE
 
 Row = dict[str, Any]
@@ -266,6 +266,38 @@ def test_a_judge_whose_model_learned_is_not_checked(platform: Platform) -> None:
     assert not found.checked
     assert f"default/judge was {was} and is " in found.reason
     assert GONE not in found.reason
+
+
+def test_a_promotion_may_require_what_labels_show(platform: Platform) -> None:
+    data = rows(200, better=0.4)
+    for number, model in enumerate((answers, improved), 1):
+        platform.variants.publish("default/support", model="echo", system=f"version {number}")
+        ref = platform.variants.get("default/support").ref_of(number)
+        run = platform.evaluations.runs.create("weave:///local/default/object/quiz:v0", ref, project="default")
+        for row in data:
+            output = model(row)
+            done = platform.evaluations.predictions.create(ref, row, output, run_id=run.id, project="default")
+            scorer = "weave:///local/default/object/judge:v0"
+            platform.evaluations.scores.create(done.id, scorer, judge(output, row), run_id=run.id, project="default")
+        platform.evaluations.runs.finish(run.id)
+    require = platform.review.not_worse("quiz:v0", 0.05)
+    platform.variants.promote("default/support", 1, require=require)
+    with pytest.raises(PromotionRefused, match="the judge is not checked"):
+        platform.variants.promote("default/support", 2, require=require)
+    reviews = [platform.review.start(run.id, rows=100) for run in platform.evaluations.runs.list_all()]
+    for review in reviews:
+        label_all(platform, review.id, first=5)
+    with pytest.raises(PromotionRefused, match="the judge cannot tell a difference of this size"):
+        platform.variants.promote("default/support", 2, require=require)
+    for review in reviews:
+        label_all(platform, review.id)
+    move = platform.variants.promote("default/support", 2, require=require)
+    assert move.verdict["outcome"] == "not worse"
+    assert move.verdict["metrics"]["judge"]["low"] > 0
+    with pytest.raises(PromotionRefused, match=r"^worse"):
+        platform.variants.promote("default/support", 1, require=require)
+    with pytest.raises(InvalidInput, match="more than 0"):
+        platform.review.not_worse("quiz", 0)
 
 
 @each_case(

@@ -12,4 +12,14 @@ service     `platform.review`
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "agreement", "corrected", "estimates", "judges", "labels", "records", "service", "table_file")
+defer_modules(
+    __name__,
+    "agreement",
+    "corrected",
+    "estimates",
+    "judges",
+    "labels",
+    "records",
+    "service",
+    "table_file",
+)

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Any
 
 import attrs
 
@@ -208,6 +209,28 @@ class JudgedDifference:
             why = "too few rows of both are labelled" if self.check.checked else f"not checked: {self.check.reason}"
             return f"{judged}; {why}"
         return f"{interval_text(found.mean, found.interval)}, from {found.labelled} rows labelled in both; {judged}"
+
+
+def refusal_text(found: JudgedDifference, margin: float) -> str:
+    """Return why a difference does not meet a margin, and about how many labels would tell."""
+    verdict = found.verdict(margin)
+    needed = found.labels_needed(margin) if verdict is JudgedVerdict.CANNOT_TELL else None
+    more = f"; about {needed} labelled rows would tell" if needed else ""
+    return f"{verdict} (margin {margin:g}): {found}{more}"
+
+
+def numbers_of(found: JudgedDifference) -> Mapping[str, Any]:
+    """Return the numbers of a difference that is shown to be no worse, to keep them."""
+    corrected, between = found.corrected, found.corrected.interval
+    assert between is not None, "without an interval there is no such verdict"
+    return {
+        "verdict": JudgedVerdict.NOT_WORSE.value,
+        "labelled": corrected.labelled,
+        "judged": corrected.judged,
+        "difference": corrected.mean,
+        "low": between.low,
+        "high": between.high,
+    }
 
 
 def corrected_difference(

@@ -26,11 +26,13 @@ def has_review(view: View) -> bool:
 
 
 def listed(view: View) -> HtmlPage:
-    found = [_line(view, one) for one in islice(view.platform.part(Reviews).list(order="desc"), SHOWN)]
+    run = view.query.get("run") or None
+    found = [_line(view, one) for one in islice(view.platform.part(Reviews).list(run=run, order="desc"), SHOWN)]
     columns = [("review", ""), ("run", ""), ("scorer", ""), ("rows", "number"), ("of", "number"), ("made", "")]
-    nothing = empty("No review yet. Draw rows of a run to label:", "modelyard review start quiz")
+    nothing = empty("No review yet. Draw rows of a run to label:", f"modelyard review start {run or 'quiz'}")
     lead = "Random samples of rows that people label, to check judges and to correct their numbers."
-    return HtmlPage("Reviews", joined([table(columns, found) if found else nothing, _start(view)]), lead=lead)
+    content = joined([table(columns, found) if found else nothing, _start(view, run or "")])
+    return HtmlPage("Reviews", content, lead=lead)
 
 
 def _line(view: View, one: Review) -> tuple[object, ...]:
@@ -38,11 +40,11 @@ def _line(view: View, one: Review) -> tuple[object, ...]:
     return link, run, ref_text(one.scorer), one.size, one.population, when(one.created_at)
 
 
-def _start(view: View) -> Html:
+def _start(view: View, run: str) -> Html:
     if not view.token:
         return Html("")
     fields = [
-        tag("label", "Run ", tag("input", name="run", size=38, required=True)),
+        tag("label", "Run ", tag("input", name="run", value=run, size=38, required=True)),
         tag("label", " Rows ", tag("input", name="rows", value=100, size=6)),
         tag("label", " Seed ", tag("input", name="seed", value=0, size=6)),
         tag("button", "Draw rows", type="submit"),

@@ -1,14 +1,19 @@
 """`platform.review`: people label rows of runs; judges are checked and their numbers corrected by that."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import attrs
+
+from modelyard.domain.evaluation.filters import scorer_keys
+from modelyard.domain.evaluation.objects import OneObject
 from modelyard.domain.evaluation.run import EvaluationRun, Prediction, RunState
 from modelyard.domain.evaluation.statistics import CONFIDENCE
 from modelyard.domain.identity import Principal
+from modelyard.domain.promotion import NotWorse
 from modelyard.domain.record import Order
-from modelyard.errors import Conflict, InvalidInput, NotFound
+from modelyard.errors import Conflict, InvalidInput, NotFound, PromotionRefused
 from modelyard.parts.review import estimates, judges, table_file
 from modelyard.parts.review.agreement import Confusion
 from modelyard.parts.review.estimates import JudgeCheck, JudgedDifference, JudgedMean, JudgedVerdict
@@ -254,15 +259,25 @@ class Reviews:
     ) -> JudgedDifference:
         """Fail a test unless the candidate is shown to be at most `margin` worse, by the whole interval. Raises
         AssertionError, also if the judge is not checked or cannot tell a difference of this size; else as `compare`."""
-        if isinstance(margin, bool) or not isinstance(margin, int | float) or not margin > 0:
-            raise InvalidInput.at("margin", msg="must be more than 0: by how much the candidate may be worse")
+        _check_margin(margin)
         found = self.compare(baseline, candidate, scorer, lower_is_better=lower_is_better, confidence=confidence)
-        verdict = found.verdict(margin)
-        if verdict is JudgedVerdict.NOT_WORSE:
-            return found
-        needed = found.labels_needed(margin) if verdict is JudgedVerdict.CANNOT_TELL else None
-        more = f"; about {needed} labelled rows would tell" if needed else ""
-        raise AssertionError(f"{verdict} (margin {margin:g}): {found}{more}")
+        if found.verdict(margin) is not JudgedVerdict.NOT_WORSE:
+            raise AssertionError(estimates.refusal_text(found, margin))
+        return found
+
+    def not_worse(
+        self,
+        evaluation: OneObject,
+        margin: float,
+        scorer: str | None = None,
+        *,
+        lower_is_better: bool = False,
+        confidence: float = CONFIDENCE,
+    ) -> NotWorse:
+        """Return a requirement of a promotion, of a model or a variant: that the newest runs of both versions on an
+        evaluation show, corrected by labels, that the new one is at most `margin` worse. Raises `InvalidInput`."""
+        _check_margin(margin)
+        return NotWorseAsLabelled(evaluation, None, scorer, margin, confidence, lower=lower_is_better)
 
     def _checked(
         self, run: EvaluationRun, judged: JudgedRows, confidence: float
@@ -300,6 +315,32 @@ class Reviews:
         return cursor_at(Review, index, self._review(snapshot, review_id))
 
 
+@attrs.frozen
+class NotWorseAsLabelled(NotWorse):
+    """That the candidate is shown to be at most `margin` worse, by a difference that is corrected by labels. `metric`
+    is the scorer, by default the run's first; `lower`: lower values are better."""
+
+    lower: bool = False
+
+    def decide(self, runtime: Any, by: Any, *runs: EvaluationRun) -> Mapping[str, Any]:
+        """Return the evidence. Raises `PromotionRefused`, also if the judge is not checked or cannot tell."""
+        baseline, candidate = runs
+        kept: Any = {"lower_is_better": self.lower, "confidence": self.confidence}
+        found = Reviews(runtime, by).compare(baseline, candidate, self.metric, **kept)
+        if (verdict := found.verdict(self.margin)) is not JudgedVerdict.NOT_WORSE:
+            raise PromotionRefused(estimates.refusal_text(found, self.margin))
+        return {
+            "outcome": verdict.value,
+            "evaluation": candidate.evaluation,
+            "candidate_run": candidate.id,
+            "baseline_run": baseline.id,
+            "margin": self.margin,
+            "confidence": self.confidence,
+            "rows": found.corrected.rows,
+            "metrics": {scorer_keys(found.check.scorer)[0]: estimates.numbers_of(found)},
+        }
+
+
 def _most(reviews: Iterable[LabelledRows]) -> LabelledRows | None:
     """Return the review with the most rows that count, the oldest of several."""
     return max(reviews, key=lambda one: sum(map(bool, one.ratings)), default=None)
@@ -332,6 +373,11 @@ def _checked_row(review: Review, row: object) -> int:
 def _check_number(value: object, name: str, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidInput.at(name, msg=f"must be a whole number, {least} to {most}")
+
+
+def _check_margin(margin: object) -> None:
+    if isinstance(margin, bool) or not isinstance(margin, int | float) or not margin > 0:
+        raise InvalidInput.at("margin", msg="must be more than 0: by how much the candidate may be worse")
 
 
 def _checked_choices(choices: Sequence[float], judged: JudgedRows) -> tuple[float, ...]:
