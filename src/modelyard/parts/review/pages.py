@@ -17,6 +17,7 @@ from modelyard.parts.review.table_file import UNSURE, label_of, label_text
 from modelyard.report.numbers import NONE, ref_text
 
 SHOWN = 200
+_OF_RESULTS = "The mean of the judge, corrected by what people say, and how far they agree."
 MOST_SHOWN = 20_000
 """Characters of an output or a field that are shown."""
 
@@ -101,7 +102,8 @@ def label(view: View) -> HtmlPage:
     title = f"Label rows as {person}"
     if row is None:
         links = view.link("What the labels show", "reviews", one.id, "results")
-        return HtmlPage(title, joined([tag("p", "You have labelled every row."), tag("p", links)]))
+        done = joined([tag("p", "You have labelled every row."), tag("p", links)])
+        return HtmlPage(title, done, lead="Your labels stay as they are, since you may see now what others say.")
     back = view.link("The row before", "reviews", one.id, "label", person=person, row=row.place - 1)
     parts = [
         bar(row.place, one.size, f"row {row.place + 1} of {one.size}"),
@@ -188,7 +190,7 @@ def results(view: View) -> HtmlPage:
     title = f"What the labels of {ref_text(one.scorer)} show"
     if not progress.people or any(count < one.size for count in progress.people.values()):
         waits = empty("This is shown once everybody who has begun to label has labelled every row.")
-        return HtmlPage(title, joined([back, waits]))
+        return HtmlPage(title, joined([back, waits]), lead=_OF_RESULTS)
     found = reviews.estimate(one.run_id, one.scorer)
     parts = [back, tag("p", str(found), kind="headline"), _agreement(found.check), _disagreements(view, one)]
     return HtmlPage(
