@@ -6,8 +6,8 @@
 
 Each world draws a rate (or scores), a judge's sensitivity and specificity (0.6 to 0.98 each), the rows and their
 judgements, and labels a random part. Prints a line for each kind of world: how often 95 % intervals contain the truth,
-and how wide they are. Fails when a line is outside of 94 to 96 %; small differences and rows labelled elsewhere may be
-above. With `--sabotage`, the interval is the judge's own, which knows nothing of the judge's error.
+and how wide they are. Fails when a line is outside of 94 to 96 % by more than two standard errors of so many worlds;
+small differences and rows labelled elsewhere may be above. With `--sabotage`, the interval is the judge's own, which knows nothing of the judge's error.
 """
 
 import argparse
@@ -126,7 +126,8 @@ def main(arguments: list[str] | None = None) -> int:
     failed = False
     for size, kind in SHORT if asked.short else product(SIZES, KINDS):
         share, width = covered(kind, size, asked.worlds, asked.seed, asked.sabotage)
-        good = kind.bounds[0] <= share <= kind.bounds[1]
+        chance = 2 * (0.95 * 0.05 / asked.worlds) ** 0.5
+        good = kind.bounds[0] - chance <= share <= kind.bounds[1] + chance
         failed = failed or not good
         line = f"{kind.name:26}{size[0]:6} rows {size[1]:4} labelled  {share:7.2%}  width {width:.3f}"
         print(line if good else f"{line}  outside of {kind.bounds[0]:.0%} to {kind.bounds[1]:.0%}", flush=True)

@@ -192,6 +192,8 @@ def test_numbers_are_labelled_and_corrected(platform: Platform) -> None:
     assert found.check.agreement.confusion is None
     with pytest.raises(InvalidInput, match="must be one of 2, 3, 4, or nothing"):
         platform.review.label(review.id, "bob", 0, 5)
+    same = platform.evaluations.run("quiz", answers, [row for row in data if row["verdict"]], stars)
+    assert platform.review.start(same, rows=1).choices == ()
     free = platform.review.start(run, rows=10, choices=())
     platform.review.label(free.id, "bob", 0, 3.75)
 

@@ -50,7 +50,7 @@ class JudgedRows:
             return YES_OR_NO
         values = [row.value for row in self.rows.values()]
         low, high = min(values), max(values)
-        if high - low >= MOST_CHOICES or not all(value.is_integer() for value in values):
+        if not 0 < high - low < MOST_CHOICES or not all(value.is_integer() for value in values):
             return ()
         return tuple(map(float, range(int(low), int(high) + 1)))
 
