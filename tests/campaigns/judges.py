@@ -7,7 +7,8 @@
 Each world draws a rate (or scores), a judge's sensitivity and specificity (0.6 to 0.98 each), the rows and their
 judgements, and labels a random part. Prints a line for each kind of world: how often 95 % intervals contain the truth,
 and how wide they are. Fails when a line is outside of 94 to 96 % by more than two standard errors of so many worlds;
-small differences and rows labelled elsewhere may be above. With `--sabotage`, the interval is the judge's own, which knows nothing of the judge's error.
+small differences and rows labelled elsewhere may be above. With `--sabotage`, the interval is the judge's own, which
+knows nothing of the judge's error.
 """
 
 import argparse
