@@ -166,7 +166,7 @@ class Distribution:
         if not values:
             return None
         low, high = min(values), max(values)
-        step = round_step(max((high - low) / BARS, _LEAST)) if high > low else abs(low) or 1.0
+        step = round_step(max((high - low) / BARS, _LEAST)) if high > low else max(abs(low), _LEAST) if low else 1.0
         first, last = round(low / step), round(high / step)
         counts = Counter(map(round, map(truediv, values, repeat(step))))
         return cls(first, step, tuple(counts[at] for at in range(first, last + 1)))
