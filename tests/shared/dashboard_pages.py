@@ -24,7 +24,7 @@ PLACE: Any = {"project": "bots", "entity": "acme"}
 ROWS = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello there"}]}] * 12
 
 LISTS = ("", "jobs", "models", "runs", "tinker", "traces", "usage", "keys", "catalogue", "api")
-OF_PARTS = ("comparisons", "episodes", "sweeps", "variants", "webhooks")
+OF_PARTS = ("comparisons", "episodes", "reviews", "sweeps", "variants", "webhooks")
 FIRST = (
     *LISTS,
     *OF_PARTS,
@@ -59,6 +59,7 @@ def fill(platform: Platform) -> None:
     questions += [{"prompt": f"say {at}", "expected": f"say {at}" if at % 3 else "no"} for at in range(30)]
     for name in ("echo", "tabular-mini"):
         platform.evaluations.run("quiz", name, questions, **PLACE)
+    _labelled(acme, HOSTILE)
     platform.usage.set_budget("5", entity="acme")
     _trace(platform)
 
@@ -89,6 +90,15 @@ def _of_parts(platform: Platform, acme: Platform) -> None:
     acme.compat.batches.create(uploaded(acme, [asking("a")]))
     acme.compat.responses.create(model="echo", input="one two", background=True)
     platform.worker().run_until_idle()
+
+
+def _labelled(acme: Platform, note: str) -> None:
+    run = next(iter(acme.evaluations.runs.list_all(order="desc")))
+    for people in (("ann",), ("ann", "bob"), ()):
+        review = acme.review.start(run.id, rows=4)
+        for person in people:
+            for row in range(4):
+                acme.review.label(review.id, person, row, row % 2 == len(person) % 2, note[:60])
 
 
 def _that_fail(platform: Platform, acme: Platform) -> None:
@@ -148,6 +158,11 @@ def addresses(platform: Platform, entity: str = "acme") -> Iterator[str]:
     for group in acme.episodes.list():
         yield f"episodes/{group.id}"
         yield from (f"episodes/{group.id}/{one.id}" for one in acme.episodes.get(group.id))
+    for review in acme.review.list():
+        yield f"reviews/{review.id}"
+        yield f"reviews/{review.id}/results"
+        yield f"reviews/{review.id}/label?person=ann"
+        yield f"reviews/{review.id}/label?person=eve&row=1"
     for variant in acme.variants.list():
         yield f"variants/{variant.id}"
         yield f"variants/{variant.id}/{variant.last_number}"

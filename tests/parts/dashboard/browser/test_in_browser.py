@@ -11,6 +11,7 @@ from dashboard_pages import FIRST, LISTS, OF_PARTS, REFUSED
 from dashboard_pages import addresses as every_page
 from modelyard import open_platform
 from modelyard.asgi import asgi_app
+from modelyard.domain.identity import Principal, Scope
 from modelyard.parts.dashboard import view as views
 from modelyard.parts.doubles.clients.server import asgi_server
 
@@ -287,3 +288,26 @@ def test_on_a_small_screen_the_menu_is_folded_and_a_run_takes_few_lines(chromium
         heights = [rows.nth(at).bounding_box()["height"] for at in range(rows.count())]  # type: ignore[index]
         assert max(heights) < 150, kind
     context.close()
+
+
+def test_rows_are_labelled_one_key_each(chromium: Browser, yard: Yard) -> None:
+    acme = yard.platform.acting_as(Principal("ann", "acme", Scope("acme")))
+    run = next(iter(acme.evaluations.runs.list_all(order="desc")))
+    review = acme.review.start(run.id, rows=3, seed=9)
+    page = new_context(chromium).new_page()
+    log_in(page, yard, yard.key)
+    page.goto(yard.page(f"reviews/{review.id}"))
+    page.get_by_label("Your name").fill("kim")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("row 1 of 3")).to_be_visible()
+    page.get_by_label("Note").fill("yes, why not")
+    page.locator("h1").click()
+    page.keyboard.press("y")
+    expect(page.get_by_text("row 2 of 3")).to_be_visible()
+    page.keyboard.press("n")
+    expect(page.get_by_text("row 3 of 3")).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_text("You have labelled every row.")).to_be_visible()
+    rows = acme.review.rows(review.id, "kim")
+    assert [(row.value, row.note) for row in rows] == [(1.0, "yes, why not"), (0.0, ""), (None, "")]
+    page.context.close()

@@ -190,6 +190,7 @@ def run(view: View) -> HtmlPage:
             if "compare_all" in dir(view.platform.evaluations)
             else ()
         ),
+        *((" · ", view.link("Labels", "reviews", run=found.id)) if "review" in dir(view.platform) else ()),
     )
     words = notes(view, found.id, "runs", "runs", found.id)
     if found.state is RunState.RUNNING:
