@@ -9,15 +9,19 @@ import json
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from modelyard import open_platform
+from modelyard.domain.completion import Choice, FinishReason, Message, Role, TokenLogprob
+from modelyard.formats.json import dumps
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
+from modelyard.parts.responses.formats.response import output_of
+from modelyard.stores import json_values
 
 pytestmark = [pytest.mark.slow, pytest.mark.parts]
 
@@ -159,6 +163,18 @@ def test_a_longer_text_takes_no_more_calls(path: str, served: tuple[Endpoint, st
         ask(served, path, json.dumps({"model": "echo", **asked}).encode())
         counted.append(pieces.calls - begun)
     assert counted[2] < counted[1] + 2**18 / 50, counted
+
+
+WRITERS: dict[str, Callable[[Any], object]] = {"store": json_values.dump, "body": dumps}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_log_probabilities_of_an_item_are_written_in_pieces(writer: str, pieces: Pieces) -> None:
+    entries = (TokenLogprob("x", -0.5, bytes=(120,)),) * 5_000
+    output = output_of(Choice(0, Message(Role.ASSISTANT, "x"), FinishReason.STOP, entries), "resp_1")
+    begun = pieces.calls
+    WRITERS[writer](output)
+    assert pieces.calls - begun >= len(entries)
 
 
 def test_a_long_piece_is_seen() -> None:

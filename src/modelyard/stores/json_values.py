@@ -99,7 +99,11 @@ def _changed(items: Iterable[tuple[Any, Any]], depth: int) -> dict[Any, Any]:
     return changed
 
 
-_encode = json_encoder(dict, (",", ":"))
+def _copied(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(mapping)  # a call of Python for each mapping, between which other threads run
+
+
+_encode = json_encoder(_copied, (",", ":"))
 
 
 def dump(value: Any) -> str:

@@ -1,12 +1,13 @@
 """A response: its shape, and its JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Literal
 
 import attrs
 
-from modelyard.domain.completion import Choice, FinishReason, Usage
+from modelyard.domain.completion import Choice, FinishReason, TokenLogprob, Usage
 from modelyard.formats.chat.response import TokenEntry, logprobs_object
 from modelyard.parts.responses.records import ModelResponse, item_id
 
@@ -239,13 +240,18 @@ def output_of(choice: Choice, response_id: str) -> tuple[Json, ...]:
     if message.reasoning:
         items.append(reasoning_item(item_id("rs", response_id, 0), message.reasoning))
     if message.text or not (items or message.tool_calls):
-        logprobs = [] if choice.logprobs is None else logprobs_object(choice.logprobs)["content"]
+        logprobs = [] if choice.logprobs is None else logprobs_of(choice.logprobs)
         items.append(message_item(item_id("msg", response_id, len(items)), message.text, logprobs))
     for call in message.tool_calls:
         items.append(call_item(item_id("fc", response_id, len(items)), call.id, call.name, call.arguments))
     if reason_of(choice.finish_reason):
         items[-1]["status"] = "incomplete"
     return tuple(items)
+
+
+def logprobs_of(entries: Sequence[TokenLogprob]) -> list[Any]:
+    """Return the JSON of log-probabilities. The encoder asks Python for each, so that other threads have their turn."""
+    return list(map(MappingProxyType, logprobs_object(entries)["content"]))
 
 
 def reasoning_item(id: str, text: str, status: str = "completed") -> Json:

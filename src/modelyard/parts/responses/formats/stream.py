@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import Delta, ToolCallDelta
-from modelyard.formats.chat.response import TokenEntry, logprobs_object
+from modelyard.formats.chat.response import TokenEntry
 from modelyard.formats.json import dumps, is_json
 from modelyard.parts.responses.formats.response import (
     AnsweredReasoning,
@@ -15,6 +15,7 @@ from modelyard.parts.responses.formats.response import (
     OutputItem,
     ResponseObject,
     call_item,
+    logprobs_of,
     message_item,
     reasoning_item,
     response_object,
@@ -153,7 +154,7 @@ class ResponseEvents:
     def _text(self, delta: Delta) -> list[ResponseEvent]:
         events, message = self._begin("message"), self._writing
         assert message is not None
-        logprobs = logprobs_object(delta.logprobs)["content"] if self._with_logprobs else []
+        logprobs = logprobs_of(delta.logprobs) if self._with_logprobs else []
         message.pieces.append(delta.text)
         message.logprobs += logprobs
         if delta.text:
