@@ -73,7 +73,7 @@ class Health:
         return "ok"
 
     def ready(self) -> Readiness:
-        """Return whether the store can be reached, within a second, and whether the artifacts can.
+        """Return whether the store can be written, within a second, and whether the artifacts can.
 
         A fault is logged in one line.
         """

@@ -63,10 +63,13 @@ class Look:
         good = False
         try:
             check()
-            good = True
+            good, self.fault = True, None
         except Exception as fault:  # noqa: BLE001 - any fault here means that it is away
+            if str(fault) != str(self.fault):
+                log.warning(
+                    "the %s cannot be used: %s", self.name, fault, exc_info=not isinstance(fault, ModelyardError)
+                )
             self.fault = fault
-            log.warning("the %s cannot be used: %s", self.name, fault, exc_info=not isinstance(fault, ModelyardError))
         finally:
             self.good, self.at, self.thread = good, clock.monotonic(), None
 

@@ -132,6 +132,20 @@ def test_clients_of_the_application_are_answered(post: Post, platform: Platform)
     assert {entry.entity for entry in platform.usage.list()} == {platform._principal.entity, "acme"}
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [{"authorization": "Bearer "}, {"authorization": "Bearer"}, {"authorization": ""}, {"authorization": "Bearer \t"}]
+    + [{name: value} for name in ("x-api-key", "api-key") for value in ("", "  ")],
+    ids=str,
+)
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages", "embeddings", "files"])
+def test_an_empty_key_is_none(headers: dict[str, str], path: str, platform: Platform) -> None:
+    hosts = ["api.openai.com", "api.anthropic.com", "models.example"]
+    with intercept(platform, hosts=hosts):
+        for host in hosts:
+            assert by_http_client(f"https://{host}/v1/{path}", BODY, headers)[0] == 401, host
+
+
 @each_library
 def test_a_path_that_the_vendor_lacks_is_refused(post: Post, platform: Platform) -> None:
     """As of a base URL without /v1, or with two of them; other hosts have their paths where they like."""
