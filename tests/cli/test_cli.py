@@ -143,6 +143,7 @@ def test_evaluations_are_jobs_that_are_listed_shown_cancelled_and_watched(store:
         assert platform.evaluations.runs.get(unwanted.id).state is RunState.CANCELLED
 
 
+@pytest.mark.parts
 def test_a_checkpoint_is_promoted_and_rolled_back(store: Path) -> None:
     words = ("--store", store, "local/p/m")
     assert call("promote", *words, 0).stdout == "prod points to step 0\n"

@@ -47,7 +47,7 @@ def ask(platform: Platform, seconds: float, entity: str = "acme") -> None:
 
 
 def upkeep(platform: Platform) -> None:
-    for do in platform._runtime.upkeep:
+    for do in platform._runtime.upkeep.values():
         do()
 
 
