@@ -101,6 +101,13 @@ def forget_dead(runtime: Runtime) -> None:
             runtime.store.transact(DomainStep(partial(_forget, seen=seen), [(WORKER, seen.id)]))
 
 
+def forget_all(tx: Tx) -> None:
+    """Forget the workers in a copy of a store: they work on the other one."""
+    while found := [*tx.page(WorkerProcess, "all"), *tx.page(WorkerRecord, "all", WORKER)]:
+        for one in found:
+            tx.remove(type(one), one.id)
+
+
 def _hosts(runtime: Runtime, snapshot: Snapshot, now: float) -> list[tuple[Host, float]]:
     """Return the processes with workers, and for how many seconds each was idle: for ever, if it is dead on this
     machine."""
