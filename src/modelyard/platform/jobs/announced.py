@@ -103,9 +103,9 @@ def forget_dead(runtime: Runtime) -> None:
 
 def forget_all(tx: Tx) -> None:
     """Forget the workers in a copy of a store: they work on the other one."""
-    while found := [*tx.page(WorkerProcess, "all"), *tx.page(WorkerRecord, "all", WORKER)]:
-        for one in found:
-            tx.remove(type(one), one.id)
+    while hosts := tx.page(WorkerProcess, "all") or tx.page(WorkerRecord, "all", WORKER):
+        for host in hosts:
+            tx.remove(type(host), host.id)
 
 
 def _hosts(runtime: Runtime, snapshot: Snapshot, now: float) -> list[tuple[Host, float]]:

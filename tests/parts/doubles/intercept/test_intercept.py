@@ -128,7 +128,7 @@ def test_clients_of_the_application_are_answered(post: Post, platform: Platform)
         assert post("http://models.example/openai/v1/chat/completions?version=1", BODY, mine)[0] == 200
         assert post(URL, BODY, {})[0] == 401
         status, answer = post("https://api.openai.com/v1/moderations", BODY, KEY)
-    assert (status, "lists the routes" in str(answer)) == (404, True)
+    assert (status, "modelyard has no moderations" in str(answer)) == (404, True)
     assert {entry.entity for entry in platform.usage.list()} == {platform._principal.entity, "acme"}
 
 
