@@ -25,6 +25,7 @@ def _routes() -> "Sequence[Route]":
 _ASK, _MODELS = "modelyard.parts.operating.ask_commands", "modelyard.parts.operating.model_commands"
 _STORES, _UPKEEP = "modelyard.parts.operating.store_commands", "modelyard.parts.operating.upkeep_commands"
 _USAGE, _JOBS = "modelyard.parts.operating.usage_commands", "modelyard.parts.operating.job_commands"
+_RUNS = "modelyard.parts.operating.run_commands"
 _WHO = "Who may do what"
 
 PART = Part(
@@ -53,6 +54,10 @@ PART = Part(
         "rollback": Command(
             "Models", f"{_MODELS}:rollback", "Point an alias of MODEL back to where it pointed before."
         ),
+        "runs report": Command(
+            "", f"{_RUNS}:report_run", "Write the report of RUN to FILE: .html, .md, .xml (JUnit), .jsonl or .csv."
+        ),
+        "runs export": Command("", f"{_RUNS}:export_run", "Write every row of RUN to standard output."),
         "ask": Command("Start", f"{_ASK}:ask", "Ask MODEL for one completion, shown as it is made."),
         "catalogue": Command(
             "Models",

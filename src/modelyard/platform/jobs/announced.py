@@ -103,9 +103,9 @@ def forget_dead(runtime: Runtime) -> None:
 
 def forget_all(tx: Tx) -> None:
     """Forget the workers in a copy of a store: they work on the other one."""
-    while hosts := tx.page(WorkerProcess, "all") or tx.page(WorkerRecord, "all", WORKER):
-        for host in hosts:
-            tx.remove(type(host), host.id)
+    hosts: Sequence[Host] = [*tx.page(WorkerProcess, "all", limit=MAX_WORKERS)]
+    for host in [*hosts, *tx.page(WorkerRecord, "all", WORKER, limit=MAX_WORKERS)]:
+        tx.remove(type(host), host.id)
 
 
 def _hosts(runtime: Runtime, snapshot: Snapshot, now: float) -> list[tuple[Host, float]]:
