@@ -136,7 +136,7 @@ def _list_slowest(
         if not as_json:
             found = [attrs.evolve(one, seconds=round(one.seconds, 3)) for one in found]
         show_values(as_json, SLOWEST_COLUMNS, found)
-    if not found:
+    if not (found or as_json):
         click.echo(NO_SLOWEST, err=True)
 
 
