@@ -58,7 +58,7 @@ def start_review(store: StoreName, run: str, scorer: str | None, rows: int, seed
 @entity_option
 @json_option
 def list_reviews(store: StoreName, entity: str | None, as_json: bool) -> None:
-    """List the newest reviews."""
+    """List the newest reviews and what they label."""
     with opened(store) as platform:
         found = platform.part(Reviews).list(entity=entity, order="desc")
         show_values(as_json, LISTED, list(islice(found, MOST_LISTED)))

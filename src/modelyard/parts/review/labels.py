@@ -64,7 +64,7 @@ class LabelledRows:
 
     @property
     def progress(self) -> ReviewProgress:
-        """How far people are."""
+        """How far each person is with the rows."""
         people: dict[str, int] = {}
         for row in self.labels:
             for name in row:

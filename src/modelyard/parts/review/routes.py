@@ -227,7 +227,7 @@ def start_review(call: RouteCall) -> Review:
 
 
 def list_reviews(call: RouteCall) -> Response:
-    """List reviews."""
+    """List reviews, of all runs or of one."""
     asked = {"run": call.one("run"), "project": call.one("project"), "entity": call.one("entity")}
     with problems_at("query"):
         page = requested_page(call, lambda order: _of(call).list(**asked, order=order))
@@ -235,7 +235,7 @@ def list_reviews(call: RouteCall) -> Response:
 
 
 def show_review(call: RouteCall) -> Response:
-    """Show a review."""
+    """Show a review and how far people are."""
     return json_response(review_object(_of(call).get(call.params["review"])))
 
 

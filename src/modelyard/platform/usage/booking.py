@@ -110,6 +110,8 @@ class AnsweredBooking(CompletionBooking):
 
     longest: Decimal = attrs.field(kw_only=True)
     admitted: bool = False
+    charged: Sequence[Budget] = ()
+    warnings: Sequence[Budget] = ()
 
     @property
     def alone(self) -> None:
