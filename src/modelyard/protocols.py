@@ -249,7 +249,8 @@ class Store(Protocol):
         ...
 
     def check(self) -> Mapping[str, object]:
-        """Return facts for the system check: engine, version, durability in force. Raises `StoreError` on a fault."""
+        """Write a little, and return facts for the system check: engine, version, durability in force. Raises
+        `StoreError` on a fault, `StorageFull` where nothing can be stored."""
         ...
 
     def sync(self) -> None:

@@ -69,6 +69,31 @@ def test_one_job_is_shown_cancelled_and_watched_to_its_end(store: Path) -> None:
 
 
 @pytest.mark.parts
+def test_the_names_in_a_list_of_jobs_work_in_the_next_command(store: Path) -> None:
+    """Of several entities, too, of which two have a model of the same name."""
+    with open_platform(store) as platform:
+        rows_of = [Example((Message(Role.USER, "ping"), Message(Role.ASSISTANT, "pong")))]
+        for entity in ("acme", "beta"):
+            model = platform.models.create("m", project="desk", entity=entity, base_model="tabular-mini")
+            platform.training.sft(model.id, rows_of)
+        run = platform.evaluations.submit("greetings", "echo", [{"prompt": "hi", "expected": "hi"}], project="p")
+    listed = rows("jobs", "list", "--store", store)
+    assert [job["entity"] for job in listed] == ["local", "beta", "acme", "local", "local"]
+    header, *lines = call("jobs", "list", "--store", store).stdout.splitlines()
+    assert header.split()[:3] == ["id", "entity", "kind"]
+    for name, job in zip(("greetings@echo", "beta/desk/m", "acme/desk/m"), listed, strict=False):
+        assert sum(f" {name} " in line for line in lines) == 1
+        assert json.loads(call("jobs", "show", "--store", store, name, "--json").stdout)["id"] == job["id"]
+        assert call("jobs", "logs", "--store", store, name).exit_code == 0
+    assert run.id == listed[0]["subject"]
+    for words in (("jobs", "logs"), ("jobs", "show"), ("jobs", "retry"), ("models", "show"), ("checkpoints",)):
+        said = call(*words, "--store", store, "desk/m", status=1).output
+        assert "did you mean" in said
+        assert all(f"'{entity}/desk/m'" in said for entity in ("acme", "beta"))
+    assert "entity" not in call("jobs", "list", "--store", store, "--entity", "acme").stdout.splitlines()[0]
+
+
+@pytest.mark.parts
 def test_a_job_is_named_by_the_model_that_it_trains_last(store: Path) -> None:
     queued, done = (job["id"] for job in rows("jobs", "list", "--store", store))
     assert json.loads(call("jobs", "show", "--store", store, "local/p/m", "--json").stdout)["id"] == queued
@@ -118,6 +143,7 @@ def test_evaluations_are_jobs_that_are_listed_shown_cancelled_and_watched(store:
         assert platform.evaluations.runs.get(unwanted.id).state is RunState.CANCELLED
 
 
+@pytest.mark.parts
 def test_a_checkpoint_is_promoted_and_rolled_back(store: Path) -> None:
     words = ("--store", store, "local/p/m")
     assert call("promote", *words, 0).stdout == "prod points to step 0\n"

@@ -1,8 +1,8 @@
 """A command that made a store on a full disk, and failed, leaves none that can be taken for a store."""
 
 import resource
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from disk_room import files_of
 from modelyard import Platform, open_platform
 from modelyard.cli import main
 from modelyard.compose import open_store
@@ -31,17 +32,6 @@ MAKERS = (
     ("restore", "backup.db", "new.db"),
 )
 ROW = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
-
-
-@contextmanager
-def files_of(size: int) -> Iterator[None]:
-    """Let no file grow beyond this size, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture

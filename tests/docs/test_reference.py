@@ -124,7 +124,7 @@ def test_every_resource_is_listed_with_its_methods() -> None:
         "threads",
         "observer",
         "tracing",
-        "upkeep",
+        "each_second",
         "principal",
     }
     assert {_resource_of(path) for path in resources} == resources_of - opened_with

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from disk_room import files_of
 from modelyard import open_platform
 from modelyard.clock import SystemClock
 from modelyard.errors import StoreError
@@ -66,6 +67,25 @@ def test_a_platform_without_its_artifacts_is_ready_and_says_so(
             assert (answer.status, answer.json) == (200, {"status": "ok", "artifacts": "unavailable"})
         clock.more += 10 * readiness.FRESH
         assert client.send("GET", "/readyz", key="").json == OK
+
+
+def test_a_platform_whose_store_has_no_room_is_not_ready_until_it_has(
+    client_for: Any, yard_file: Path, clock: LaterClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_platform(yard_file, clock=clock) as platform:
+        client = client_for(platform)
+        assert client.send("GET", "/readyz", key="").status == 200
+        with files_of(Path(f"{yard_file}-wal").stat().st_size):
+            for _ in range(3):
+                clock.more += readiness.FRESH
+                assert client.send("GET", "/readyz", key="").json["status"] == "unavailable"
+            store = platform.health.system_check().store
+        assert not store.success
+        assert "no room" in str(store.error)
+        clock.more += readiness.FRESH
+        assert client.send("GET", "/readyz", key="").status == 200
+    words = [record.getMessage() for record in caplog.records]
+    assert [word[:28] for word in words if "cannot be used" in word] == ["the store cannot be used: no"]
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ def test_a_path_that_is_not_there_is_named_and_so_is_an_interface_of_vendors(bas
     with pytest.raises(UnknownRoute) as refused:
         TABLE.match(path).route("POST")
     assert path in str(refused.value)
-    assert (f"interface {name!r}, which is not served" in str(refused.value)) is (name != "nosuch")
+    assert (f"modelyard has no {name}" in str(refused.value)) is (name != "nosuch")
 
 
 @given(st.text(max_size=400))

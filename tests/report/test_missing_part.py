@@ -83,6 +83,7 @@ def test_the_page_of_operations_is_not_implemented() -> None:
         assert b"the part reports" in bytes(found.body)
 
 
+@pytest.mark.parts
 def test_a_command_ends_with_the_error_alone(tmp_path: Path) -> None:
     store = tmp_path / "yard.db"
     with open_platform(store) as platform:

@@ -15,10 +15,6 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Models": {
         "models": ("modelyard.cli.models:models", "List trainable models, or look at one."),
-        "checkpoints": ("modelyard.cli.models:checkpoints", "List the checkpoints of a model."),
-        "aliases": ("modelyard.cli.models:aliases", "List the aliases of a model."),
-        "promote": ("modelyard.cli.models:promote", "Point an alias at a checkpoint."),
-        "rollback": ("modelyard.cli.models:rollback", "Point an alias back to where it pointed before."),
     },
     "Work": {
         "train": ("modelyard.cli.training:train", "Train a model: sft, rl, dpo, distill, import."),

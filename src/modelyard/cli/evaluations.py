@@ -155,25 +155,3 @@ def show_run(store: StoreName, run: str, as_json: bool) -> None:
             show_fields([("run", run_title(found)), ("state", found.state), ("reason", found.reason), ("of", status)])
         else:
             click.echo(str(platform.evaluations.report(found)))
-
-
-@runs.command("report")
-@store_option
-@click.argument("run")
-@click.argument("file", type=PlaceType())
-def report_run(store: StoreName, run: str, file: Path) -> None:
-    """Write the report of RUN to FILE: .html, .md, .xml (JUnit), .jsonl or .csv."""
-    with opened(store) as platform:
-        platform.evaluations.report(run_named(platform, run)).save(file)
-    click.echo(f"wrote {file}")
-
-
-@runs.command("export")
-@store_option
-@click.argument("run")
-@click.option("--format", "form", type=click.Choice(["jsonl", "csv"]), default="jsonl", show_default=True)
-def export_run(store: StoreName, run: str, form: Any) -> None:
-    """Write every row of RUN to standard output."""
-    with opened(store) as platform:
-        for piece in platform.evaluations.export(run_named(platform, run), form):
-            sys.stdout.buffer.write(piece)

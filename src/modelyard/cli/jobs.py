@@ -9,14 +9,13 @@ import attrs
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.names import subject_names
+from modelyard.cli.names import run_named, subject_names
 from modelyard.cli.terminal import (
     StoreName,
     entity_option,
     in_own_name,
     json_option,
     opened,
-    show,
     show_fields,
     show_values,
     store_option,
@@ -32,6 +31,7 @@ def jobs() -> None:
 
 JOB_COLUMNS = (
     "id",
+    "entity",
     "kind",
     "status",
     "waiting_for",
@@ -75,10 +75,9 @@ def list_jobs(
         if as_json:
             show_values(True, JOB_COLUMNS, found)
             return
-        names = subject_names(platform, found)
+        names, several = subject_names(platform, found), len({job.entity for job in found}) > 1
         shown = [attrs.evolve(_brief(job), subject=names[job.subject]) for job in found]
-        rows = [[getattr(job, column) for column in JOB_COLUMNS] for job in shown]
-        show(False, JOB_COLUMNS, rows)
+        show_values(False, [one for one in JOB_COLUMNS if several or one != "entity"], shown)
 
 
 def _tagged(platform: Platform, tag: str) -> frozenset[str]:
@@ -96,7 +95,11 @@ def _brief(job: JobSummary) -> JobSummary:
 @click.argument("job")
 @json_option
 def show_job(store: StoreName, job: str, as_json: bool) -> None:
-    """Show JOB: the id of a job or of an evaluation run, or a model (project/name), whose last training job it is."""
+    """Show JOB.
+
+    It is the id of a job or of an evaluation run, a run as `runs show` takes it, or a model ([entity/]project/name),
+    whose last training job it is.
+    """
     with opened(store) as platform:
         found = job_named(platform, job)
         face = _shown(platform, found)
@@ -116,6 +119,8 @@ def _shown(platform: Platform, job: JobSummary) -> Any:
 
 
 def job_named(platform: Platform, job: str) -> JobSummary:
+    if "@" in job or job.startswith("…"):
+        return platform.jobs.get(run_named(platform, job).id)
     if "/" not in job:
         return platform.jobs.get(job)
     trained = platform.training.list(model=job, order="desc").page(1).items

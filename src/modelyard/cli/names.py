@@ -1,7 +1,9 @@
 """Names instead of ids: how the commands find a key, a run, and the subject of a job."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import islice
+from typing import Any
 
 import click
 
@@ -48,14 +50,27 @@ def run_title(run: EvaluationRun) -> str:
     return f"{ref_text(run.evaluation)}@{ref_text(run.model)}"
 
 
+def own_name(platform: Platform, one: Any) -> str:
+    """Return the name of a model or a sweep as commands take it: with its entity unless it is the caller's own."""
+    entity = "" if one.entity == platform.principal.entity else f"{one.entity}/"
+    return f"{entity}{one.project}/{one.name}"
+
+
 def subject_names(platform: Platform, jobs: Iterable[JobSummary]) -> Mapping[str, str]:
-    """Return the names of what jobs work on, by their ids: all runs are read at once, and each model once."""
-    runs = {job.subject for job in jobs if job.kind in EVALUATIONS}
-    names = {run.id: run_title(run) for run in platform.evaluations.runs.list(ids=runs)} if runs else {}
-    for subject in {job.subject for job in jobs} - runs:
+    """Return the names of what jobs work on, by their ids: the runs of a project are read at once, each model once."""
+    runs = defaultdict[tuple[str, str], set[str]](set)
+    for job in jobs:
+        if job.kind in EVALUATIONS:
+            runs[job.entity, job.project].add(job.subject)
+    names: dict[str, str] = {}
+    for (entity, project), ids in runs.items():
+        names |= {
+            run.id: run_title(run) for run in platform.evaluations.runs.list(entity=entity, project=project, ids=ids)
+        }
+    for subject in {job.subject for job in jobs}.difference(*runs.values()):
         try:
             model = platform.models.get(subject)
         except ModelyardError:
             continue
-        names[subject] = f"{model.project}/{model.name}"
+        names[subject] = own_name(platform, model)
     return {job.subject: names.get(job.subject) or id_text(job.subject) for job in jobs}

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from modelyard.lazy import log
+from modelyard.platform.periodic import LoggedFaults
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Clock, Executor
 from modelyard.threads import TenantThreads, in_new_thread
@@ -23,8 +23,8 @@ async def served(
     if working is not None:
         await in_new_thread(working.__enter__)
     sync = _each_second(platform.clock, platform.threads.store.of(""), platform.sync, "the store could not be synced")
-    threads, failed = platform.threads.backends.of(UPKEEP), "the upkeep of a part failed"
-    upkeep = [_each_second(platform.clock, threads, do, failed) for do in platform.upkeep]
+    threads, doing = platform.threads.backends.of(UPKEEP), platform.each_second.items()
+    upkeep = [_each_second(platform.clock, threads, do, f"the upkeep of {name} failed") for name, do in doing]
     tasks = [asyncio.create_task(one) for one in (sync, *upkeep)]
     loading = None if load is None else asyncio.create_task(in_new_thread(load))
     try:
@@ -42,9 +42,11 @@ async def served(
 
 
 async def _each_second(clock: Clock, threads: TenantThreads, do: Callable[[], None], failed: str) -> None:
+    faults, what = LoggedFaults(), f"{failed}; it is tried again"
     while True:
         await clock.asleep(SYNC_SECONDS)
         try:
             await threads.run(do)
-        except Exception:  # noqa: BLE001 - it is logged, and the next turn tries again
-            log.exception("%s; it is tried again", failed)
+            faults.well(what)
+        except Exception as fault:  # noqa: BLE001 - it is logged, and the next turn tries again
+            faults.found(what, fault)

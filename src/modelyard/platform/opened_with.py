@@ -1,6 +1,6 @@
 """The values that a platform was opened with, and whether it is open."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -32,8 +32,8 @@ class OpenedWith:
         return self._runtime.parts
 
     @property
-    def upkeep(self) -> Sequence[Callable[[], None]]:
-        """What its parts do each second while it is served or worked for (`Part.upkeep`)."""
+    def each_second(self) -> Mapping[str, Callable[[], None]]:
+        """What its parts do each second while it is served or worked for (`Part.upkeep`), by their names."""
         return self._runtime.upkeep
 
     @property

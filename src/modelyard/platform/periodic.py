@@ -4,9 +4,29 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-from modelyard.errors import StoreClosed
+from modelyard.errors import ModelyardError, StoreClosed
 from modelyard.lazy import log
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Clock
+
+UPKEEP_SECONDS = 1.0
+"""How often each part does its upkeep."""
+
+
+class LoggedFaults:
+    """Logs a fault that comes again and again once, until all is well again; one of modelyard's own in one line."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, str] = {}
+
+    def found(self, what: str, fault: BaseException) -> None:
+        said, own = f"{type(fault).__name__}: {fault}", isinstance(fault, ModelyardError)
+        if self._last.get(what) != said:
+            self._last[what] = said
+            (log.warning if own else log.error)("%s: %s", what, fault, exc_info=None if own else fault)
+
+    def well(self, what: str) -> None:
+        self._last.pop(what, None)
 
 
 class Periodic:
@@ -22,7 +42,7 @@ class Periodic:
         name: str,
         ended: Callable[[], None] = lambda: None,
     ) -> None:
-        self._clock, self._action, self._on_end = clock, action, ended
+        self._clock, self._action, self._on_end, self._faults = clock, action, ended, LoggedFaults()
         self._seconds: Callable[[], float] = seconds if callable(seconds) else lambda: seconds
         self._ended, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -61,11 +81,19 @@ class Periodic:
 
     def _act(self) -> bool:
         """Return whether there is a next turn."""
+        failed = f"{self._thread.name} failed; it tries again"
         try:
             self._action()
+            self._faults.well(failed)
         except StoreClosed:
             log.warning("%s ends: its platform was closed", self._thread.name)
             return False
-        except BaseException:  # noqa: BLE001 - it is logged, and the next turn tries again
-            log.exception("%s failed; it tries again", self._thread.name)
+        except BaseException as fault:  # noqa: BLE001 - it is logged, and the next turn tries again
+            self._faults.found(failed, fault)
         return True
+
+
+def upkeep_threads(runtime: Runtime) -> list[Periodic]:
+    """Make the threads in which the parts do their upkeep."""
+    named = runtime.upkeep.items()
+    return [Periodic(runtime.clock, UPKEEP_SECONDS, do, f"modelyard-upkeep-{name}") for name, do in named]

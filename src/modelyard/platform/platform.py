@@ -2,7 +2,8 @@
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from modelyard import process_identity
@@ -26,6 +27,7 @@ from modelyard.platform.opened_with import Lifetime, OpenedWith
 from modelyard.platform.operations import erasure, files
 from modelyard.platform.operations import health as health_service
 from modelyard.platform.operations import orphans as sweep_service
+from modelyard.platform.periodic import UPKEEP_SECONDS, Periodic, upkeep_threads
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training import service as training_service
 from modelyard.platform.usage import service as usage_service
@@ -40,7 +42,7 @@ else:
 R = TypeVar("R")
 _FOR_PARTS = {
     *("blocking", "clock", "count_requests", "job_types", "notes", "observe", "observer", "on_worker_failure", "part"),
-    *("parts", "prepare", "randomness", "site", "spool", "sync", "threads", "trace_with", "tracing", "upkeep"),
+    *("parts", "prepare", "randomness", "site", "spool", "sync", "threads", "trace_with", "tracing", "each_second"),
 }
 """What parts, servers and tests use of a platform: completion does not offer it."""
 
@@ -206,6 +208,23 @@ class Platform(OpenedWith, StandardResources):
         capacity = worker.Capacity(accelerators, memory)
         executor = executor or self._life.executor(concurrency)
         return worker_service.Worker(self._runtime, executor, concurrency, capacity)
+
+    @contextmanager
+    def upkeep(self) -> Iterator[None]:
+        """Do what servers and workers do besides, for a process that is neither: while the block runs, bring records to
+        the disk, post webhooks, tell who has alerts, and keep the slowest answers, each second in threads."""
+        self._require_host()
+        self.count_requests()
+        syncing = Periodic(self.clock, UPKEEP_SECONDS, self.sync, "modelyard-upkeep-store")
+        threads = (syncing, *upkeep_threads(self._runtime))
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            for wait in (0, 1.0):
+                for thread in threads:
+                    thread.stop(wait)
 
     def on_worker_failure(self, act: Callable[[str], None]) -> None:
         """Have `act` called with the id of a worker that ends by itself, in a thread of it. Only the host may use

@@ -267,9 +267,9 @@ class Runtime:
                 listen(self, tx, event)
 
     @property
-    def upkeep(self) -> "Sequence[Callable[[], None]]":
-        """What parts do now and then."""
-        return [partial(part.upkeep, self) for part in self.parts if part.upkeep is not None]
+    def upkeep(self) -> "Mapping[str, Callable[[], None]]":
+        """What parts do now and then, by their names."""
+        return {part.name: partial(part.upkeep, self) for part in self.parts if part.upkeep is not None}
 
     def store_threads(self, entity: str) -> TenantThreads | None:
         """Return where an event loop calls the store for an entity; None for a store that never blocks."""

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from example_counts import examples
 from http_client import Client, client_of
-from modelyard import Platform, open_platform
+from modelyard import Platform, ScriptedBackend, open_platform
 from modelyard.cli import main
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.usage import UsageSum
 from modelyard.parts.operating.usage_commands import csv_of
+from modelyard.parts.times import moment_of
 from modelyard.platform.usage.service import month_of
 from modelyard.testing import ManualClock
 
@@ -89,6 +90,42 @@ def test_a_range_has_the_same_rows_at_each_door(yard: Path, asked: dict[str, str
         assert sum(one.requests for one in platform.usage.total(["entity"], **python)) == requests
 
 
+AGES: list[tuple[dict[str, str], int]] = [({"since": "99999d"}, 4), ({"until": "99999d"}, 0), ({"since": "9999.5w"}, 4)]
+
+
+@pytest.mark.parametrize(("asked", "requests"), AGES)
+def test_an_age_is_a_time_at_each_door(yard: Path, asked: dict[str, str], requests: int) -> None:
+    options = [word for name, value in asked.items() for word in (f"--{name}", value)]
+    shown = json.loads(call("usage", "--store", yard, "--by", "entity", *options, "--json").stdout)
+    assert sum(one["requests"] for one in shown) == requests
+    with open_platform(yard) as platform:
+        client = client_of(platform)
+        client.key = platform.keys.create("ops", host=True).secret
+        over_http = client.ok("GET", "/v1/usage", query={"by": "entity", **asked})["data"]
+        assert sum(one["requests"] for one in over_http) == requests
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30m", 1800), ("2h", 7200), ("30d", 2_592_000), ("4w", 2_419_200), ("0.5d", 43_200), ("0h", 0)],
+)
+def test_an_age_is_counted_back_from_now(text: str, seconds: int) -> None:
+    now = datetime(2026, 11, 30, tzinfo=UTC)
+    assert now - moment_of(text, now) == timedelta(seconds=seconds)
+
+
+def test_the_slowest_are_csv_too_and_an_empty_list_says_why(yard: Path) -> None:
+    told = call("usage", "--store", yard, "--slowest", "--csv")
+    assert told.stdout == "seconds,model,entity,project,prompt_tokens,completion_tokens,ended_at,id\n"
+    assert "platform.upkeep()" in call("usage", "--store", yard, "--slowest").stderr
+    with open_platform(yard, backend=ScriptedBackend(["a"], models=["=m"])) as platform:
+        platform.metrics.count()
+        platform.chat.complete(model="=m", messages="hi", project="p")
+        platform.metrics.slowest()
+    _, line = call("usage", "--store", yard, "--slowest", "1", "--csv").stdout.splitlines()
+    assert line.split(",")[1:4] == ["'=m", "local", "p"]
+
+
 @pytest.mark.parametrize(
     ("asked", "place"),
     [
@@ -98,6 +135,9 @@ def test_a_range_has_the_same_rows_at_each_door(yard: Path, asked: dict[str, str
         ({"month": "2026-1１"}, "month"),
         ({"month": "2026-11", "since": "2026-11-01"}, "month"),
         ({"since": "yesterday"}, "since"),
+        ({"since": "30x"}, "since"),
+        ({"since": "-1d"}, "since"),
+        ({"until": "999999999w"}, "until"),
         ({"until": "0000-01-01"}, "until"),
         ({"by": "colour"}, "by"),
     ],

@@ -110,7 +110,7 @@ def test_a_worker_adds_the_months_that_come_once_a_day(yard_address: str, monkey
     now = [0.0]
     monkeypatch.setattr("modelyard.parts.postgres.store.time.monotonic", lambda: now[0])
     with open_platform(yard_address, artifacts="memory://") as platform:
-        store, (add_months,) = platform._runtime.store, [do for do in platform.upkeep if do.func is PART.upkeep]
+        store, add_months = platform._runtime.store, platform.each_second[PART.name]
         monkeypatch.setattr(months, "_AHEAD", 5)
         add_months()
         assert len(store.months(LedgerEntry)) == 3
@@ -121,7 +121,7 @@ def test_a_worker_adds_the_months_that_come_once_a_day(yard_address: str, monkey
 
 def test_the_upkeep_of_another_store_is_nothing() -> None:
     with open_platform() as platform:
-        for do in platform.upkeep:
+        for do in platform.each_second.values():
             do()
 
 

@@ -315,6 +315,9 @@ def test_commands_keep_texts_and_delete_an_entity(opened: Platform, acting: Any,
         assert result.exit_code == status, result.output
         return result.output if status else result.stdout
 
+    assert json.loads(call("keep", "texts", "4w", "--json")) == {"records": 0, "files": 0}
+    assert json.loads(call("keep", "texts", "720h", "--json")) == {"records": 0, "files": 0}
+    assert "is not in the range" in call("keep", "texts", "999999999w", status=2)
     assert json.loads(call("keep", "texts", "30d", "--json")) == {"records": 0, "files": 0}
     assert json.loads(call("keep", "texts", "0.0000001", "--entity", "nobody", "--json"))["records"] == 0
     assert json.loads(call("keep", "texts", "0.0000001", "--project", "desk", "--json"))["records"] == 1

@@ -39,7 +39,7 @@ def test_answers_are_given_in_order_and_requests_are_kept() -> None:
 def test_an_exhausted_list_of_answers_raises() -> None:
     backend = ScriptedBackend(["only one"])
     ask(backend)
-    with pytest.raises(NoAnswerPrepared, match=r"used up: it held 1 answers.*'once more\?'"):
+    with pytest.raises(NoAnswerPrepared, match=r"used up: it held 1 answer,.*'once more\?'"):
         ask(backend, "once more?")
 
 

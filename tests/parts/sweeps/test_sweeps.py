@@ -415,6 +415,12 @@ def test_the_command_line(yard_file: Path, tmp_path: Path) -> None:
     assert "learning_rate" in shown
     assert "best: learning_rate=0.0001" in shown
     assert [one["name"] for one in json.loads(run("sweeps", "list", "--json"))] == ["desk/s"]
+    with open_platform(yard_file) as other:
+        own = other.models.create("m", project="desk", entity="acme", base_model="tabular-mini")
+        other.training.sweep(own.id, DATA, validation=HELD_OUT, learning_rate=[1e-5, 1e-4], name="theirs")
+    assert [one["name"] for one in json.loads(run("sweeps", "list", "--json"))] == ["acme/desk/theirs", "desk/s"]
+    assert "learning_rate" in run("sweeps", "show", "acme/desk/theirs")
+    assert "did you mean 'acme/desk/theirs'?" in run("sweeps", "show", "desk/theirs", code=1)
     found = json.loads(run("sweeps", "show", "desk/s", "--json", "--save", str(tmp_path / "s.html")))
     assert [one["options"]["learning_rate"] for one in found] == [1e-4, 1e-5]
     assert "<svg" in (tmp_path / "s.html").read_text()

@@ -152,3 +152,26 @@ def test_the_age_is_that_of_the_oldest_ready_or_waiting_job(store: Store) -> Non
 def test_a_job_from_the_future_has_no_negative_age(store: Store) -> None:
     queue(store, "ready", QueueState.READY, -timedelta(minutes=1))
     assert health_of(store).system_check().oldest_queued_s == 0.0
+
+
+def test_a_fault_is_logged_once_in_one_line_and_no_worker_where_no_job_waits_is_none(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    artifacts = Artifacts()
+    watched = health_of(store, artifacts)
+    watched.system_check()
+    assert caplog.records == []
+    queue(store, "ready", QueueState.READY, timedelta(minutes=1))
+    artifacts.fault = StorageFull("no room")
+    for _ in range(3):
+        watched.system_check()
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == "the artifacts cannot be used: no room"
+    assert said[1].startswith("the worker cannot be used: no worker is alive")
+    assert len(said) == 2
+    assert not any(record.exc_info for record in caplog.records)
+    artifacts.fault = None
+    watched.system_check()
+    artifacts.fault = OSError("again")
+    watched.system_check()
+    assert [record.exc_info is not None for record in caplog.records] == [False, False, True]

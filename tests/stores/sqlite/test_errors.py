@@ -14,6 +14,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from disk_room import files_of
 from each import each_case
 from modelyard import disk
 from modelyard.domain.record import Record
@@ -65,6 +66,17 @@ def names(store: SqliteStore) -> set[str]:
 
 
 # ---- no room ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_check_writes_so_that_it_fails_where_nothing_can_be_stored(store: SqliteStore, path: Path) -> None:
+    log = Path(f"{path}-wal")
+    before = log.stat().st_size
+    with files_of(before), pytest.raises(StorageFull, match="no room"):
+        store.check()
+    store.check()
+    assert 0 < log.stat().st_size - before < 10_000
+    with files_of(log.stat().st_size):
+        store.backup(str(path.with_name("copy.db")))  # it may go to another disk
 
 
 def test_a_group_that_fills_the_disk_keeps_exactly_what_was_acknowledged(store: SqliteStore) -> None:

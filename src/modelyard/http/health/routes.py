@@ -43,7 +43,7 @@ def check_liveness(call: RouteCall) -> Flow[Response]:
 
 
 def check_readiness(call: RouteCall) -> Flow[Response]:
-    """Report whether requests can be served: 503 while the store cannot be reached, and when the server is to end."""
+    """Report whether requests can be served: 503 while the store cannot be written, and when the server is to end."""
     health = call.platform.health
     found = yield Call(health.ready, True, call.platform.threads.backends.of(PROBES))
     body = ReadinessBody("ok" if found.ready else "unavailable", "ok" if found.artifacts else "unavailable")

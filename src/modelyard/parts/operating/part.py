@@ -22,9 +22,10 @@ def _routes() -> "Sequence[Route]":
     return ROUTES
 
 
-_ASK = "modelyard.parts.operating.ask_commands"
+_ASK, _MODELS = "modelyard.parts.operating.ask_commands", "modelyard.parts.operating.model_commands"
 _STORES, _UPKEEP = "modelyard.parts.operating.store_commands", "modelyard.parts.operating.upkeep_commands"
 _USAGE, _JOBS = "modelyard.parts.operating.usage_commands", "modelyard.parts.operating.job_commands"
+_RUNS = "modelyard.parts.operating.run_commands"
 _WHO = "Who may do what"
 
 PART = Part(
@@ -43,6 +44,20 @@ PART = Part(
         "jobs watch": Command("", "modelyard.parts.operating.watch_command:watch", "Follow JOB until it ends."),
         "jobs pause": Command("", f"{_JOBS}:pause", "Stop JOB at its next step, until it is resumed."),
         "jobs resume": Command("", f"{_JOBS}:resume", "Continue JOB, which is paused or was ended by a budget."),
+        "checkpoints": Command("Models", f"{_MODELS}:checkpoints", "List the checkpoints of MODEL by step."),
+        "aliases": Command("Models", f"{_MODELS}:aliases", "List the aliases of MODEL, and where each pointed before."),
+        "promote": Command(
+            "Models",
+            f"{_MODELS}:promote",
+            "Point an alias of MODEL (an id, or [entity/]project/name) at the checkpoint of STEP.",
+        ),
+        "rollback": Command(
+            "Models", f"{_MODELS}:rollback", "Point an alias of MODEL back to where it pointed before."
+        ),
+        "runs report": Command(
+            "", f"{_RUNS}:report_run", "Write the report of RUN to FILE: .html, .md, .xml (JUnit), .jsonl or .csv."
+        ),
+        "runs export": Command("", f"{_RUNS}:export_run", "Write every row of RUN to standard output."),
         "ask": Command("Start", f"{_ASK}:ask", "Ask MODEL for one completion, shown as it is made."),
         "catalogue": Command(
             "Models",

@@ -52,12 +52,12 @@ def sum_usage(call: RouteCall) -> Response:
     named: dict[str, Any] = {name: query.text(name) for name in ("since", "until", "month", "entity", "project")}
     query.check()
     with problems_at("query"):
-        times = range_of(named.pop("since"), named.pop("until"), named.pop("month"))
+        times = range_of(named.pop("since"), named.pop("until"), named.pop("month"), call.platform.clock.now())
         found = call.platform.usage.total(by, **times, **named)
     return json_response(UsageSums(tuple(map(_shown, found))))
 
 
-_TIME = "A date or a time, such as 2026-11-23 or 2026-11-23T12:00Z."
+_TIME = "A date or a time, such as 2026-11-23 or 2026-11-23T12:00Z, or an age, such as 2h, 30d or 4w."
 _QUERY = (
     Parameter("by", description="Some of entity, project, model, key and day, with commas between them."),
     Parameter("since", description=f"Only from then on. {_TIME}"),

@@ -17,7 +17,11 @@ from modelyard.cli.terminal import (
 )
 from modelyard.compose import open_store, store_address
 from modelyard.domain.schema import records_of
+from modelyard.domain.worker import ProcessRecord, WorkerProcess
 from modelyard.parts import copying
+from modelyard.platform.jobs.announced import forget_all
+from modelyard.process_identity import died_here
+from modelyard.protocols import Store
 from modelyard.stores import schema_changes
 
 
@@ -54,8 +58,9 @@ def migrate(store: StoreName) -> None:
 def copy(source: StoreName, target: StoreName) -> None:
     """Copy every record from SOURCE to TARGET, each a file or the address of a database, and compare the two.
 
-    What is written to SOURCE after the beginning is not copied: stop everything that writes to it first. Until the end
-    nothing else opens TARGET, which must be new; a copy that was interrupted continues. Files of checkpoints and
+    What is written to SOURCE after the beginning is not copied: stop everything that writes to it first. If it has
+    another number of records in the end, the copy fails. Until the end nothing else opens TARGET, which must be new; a
+    copy that was interrupted continues. Files of checkpoints and
     training data are not in the store: copy the folder or the bucket of artifacts, too.
     """
     require_store(source)
@@ -65,8 +70,26 @@ def copy(source: StoreName, target: StoreName) -> None:
         kept = stores.enter_context(closing(open_store(source, parts=parts)))
         stores.enter_context(made_whole(target))
         copied = stores.enter_context(closing(copying.open_for_copy(target, parts)))
+        _say_who_has_it_open(kept, source)
         records = copying.size_of(kept, declared)
         to_do = 3 * records - copying.size_of(copied, declared)  # read from one, written to the other, compared
         with click.progressbar(length=to_do, label=f"{records} records") as bar:
             copying.copy_store(kept, copied, declared, bar.update)
+        there, here = copying.size_of(copied, declared), copying.size_of(kept, declared)
+        copied.transact(forget_all)
+    if there != here:
+        raise click.ClickException(
+            f"{printable_store(source)} was written to meanwhile: it has {here} records, and the copy {there}. Stop"
+            f" what writes to it, remove {printable_store(target)}, and copy again"
+        )
     click.echo(f"{printable_store(target)} has the {records} records of {printable_store(source)}")
+
+
+def _say_who_has_it_open(store: Store, name: StoreName) -> None:
+    """Write a line to standard error if processes that have not died may write to a store."""
+    records = (WorkerProcess, ProcessRecord)
+    found = [one for cls in records for one in store.read(lambda snapshot, cls=cls: snapshot.page(cls, "all"))]  # type: ignore[misc]
+    numbers = {one.process.rpartition("/")[2].partition("-")[0] for one in found if not died_here(one.process)}
+    if numbers:
+        who = f"seems to be open in {', '.join(sorted(numbers))}: what these processes write from now on is not copied"
+        click.echo(f"note: {printable_store(name)} {who}; stop them first", err=True)

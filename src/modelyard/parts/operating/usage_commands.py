@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import attrs
@@ -42,6 +43,10 @@ SLOWEST_COLUMNS = (
     "ended_at",
     "id",
 )
+NO_SLOWEST = (
+    "no slow answer is kept of this time: a process keeps its own while it serves over HTTP, and below another"
+    " application while it has a worker or platform.upkeep()"
+)
 BUDGET_COLUMNS = (
     "entity",
     "key_id",
@@ -70,8 +75,8 @@ def _whose(platform: Platform, entity: str, key: str | None, project: str | None
 @click.command()
 @store_option
 @click.option("--by", help=f"Comma-joined: entity, project, model, key, day.  [default: {BY}]")
-@click.option("--since", metavar="TIME", help="Only from this date or time on, such as 2026-11-23, in UTC.")
-@click.option("--until", metavar="TIME", help="Only before this date or time.")
+@click.option("--since", metavar="TIME", help="Only from 2026-11-23 on, in UTC, or of the last 2h, 30d or 4w.")
+@click.option("--until", metavar="TIME", help="Only before this date, time or age.")
 @click.option("--month", metavar="YYYY-MM", help="Only of this month in UTC.")
 @entity_option
 @click.option("--project", help="Only those of this project.")
@@ -100,13 +105,13 @@ def usage(
     if as_csv and as_json:
         raise click.UsageError("give --csv or --json, not both")
     if slowest is not None:
-        if as_csv or by is not None or of.pop("project") is not None:
-            raise click.UsageError("--slowest takes no --by, no --csv and no --project")
-        _list_slowest(store, as_json, slowest, range_of(since, until, month), of)
+        if by is not None or of.pop("project") is not None:
+            raise click.UsageError("--slowest takes no --by and no --project")
+        _list_slowest(store, as_json, as_csv, slowest, (since, until, month), of)
         return
     columns = tuple((BY if by is None else by).split(","))
-    times = range_of(since, until, month)
     with opened(store) as platform:
+        times = range_of(since, until, month, platform.clock.now())
         found = platform.usage.total(columns, **times, **of)
         names = _key_names(platform) if "key" in columns else EMPTY
     if as_csv:
@@ -115,24 +120,46 @@ def usage(
         _show_with_names(as_json, (*columns, *COUNTED), found, names)
 
 
-def _list_slowest(store: StoreName, as_json: bool, limit: int, times: Mapping[str, Any], of: Mapping[str, Any]) -> None:
+def _list_slowest(
+    store: StoreName,
+    as_json: bool,
+    as_csv: bool,
+    limit: int,
+    times: tuple[str | None, str | None, str | None],
+    of: Mapping[str, Any],
+) -> None:
     with opened(store) as platform:
-        found = platform.metrics.slowest(limit, **times, **of)
+        found = platform.metrics.slowest(limit, **range_of(*times, platform.clock.now()), **of)
+        if as_csv:
+            click.echo(_csv([SLOWEST_COLUMNS, *(_slow_line(one) for one in found)]), nl=False)
+            return
         if not as_json:
             found = [attrs.evolve(one, seconds=round(one.seconds, 3)) for one in found]
         show_values(as_json, SLOWEST_COLUMNS, found)
+    if not (found or as_json):
+        click.echo(NO_SLOWEST, err=True)
+
+
+def _slow_line(one: object) -> Sequence[Any]:
+    values = [getattr(one, column) for column in SLOWEST_COLUMNS]
+    shown = [value.isoformat() if isinstance(value, datetime) else value for value in values]
+    return [_no_formula(value) if isinstance(value, str) else value for value in shown]
+
+
+def _csv(lines: Iterable[Sequence[Any]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(lines)
+    return out.getvalue()
 
 
 def csv_of(by: Sequence[str], sums: Iterable[UsageSum], names: Mapping[str | None, str] = EMPTY) -> str:
     """Return sums as CSV, with the `names` of keys by their ids: no name is a formula, and no cost is rounded or
     written with an exponent."""
-    out = io.StringIO()
-    lines = csv.writer(out, lineterminator="\n")
-    lines.writerow([*_with_name(by), *ALL_COUNTED, "cost_usd"])
+    lines: list[Sequence[Any]] = [[*_with_name(by), *ALL_COUNTED, "cost_usd"]]
     for one in sums:
         counts = [getattr(one, name) for name in ALL_COUNTED]
-        lines.writerow([*map(_no_formula, _line(by, one, names)), *counts, f"{one.cost:f}"])
-    return out.getvalue()
+        lines.append([*map(_no_formula, _line(by, one, names)), *counts, f"{one.cost:f}"])
+    return _csv(lines)
 
 
 def _key_names(platform: Platform) -> Mapping[str | None, str]:

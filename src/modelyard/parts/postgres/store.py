@@ -187,8 +187,9 @@ class PostgresStore:
         self._months_due = time.monotonic() + _DAY
 
     def check(self) -> Mapping[str, object]:
-        """Return engine, version, durability, and a warning if months are not kept apart."""
+        """Write a little; return engine, version, durability, and a warning if months are not kept apart."""
         self._refuse_misuse()
+        self.transact(lambda tx: cast(PostgresTx, tx).touch(), durable=False)
         strays = self._readers.rows(self._first_strays or "SELECT 1 WHERE false")
         return {
             "engine": "postgresql",
@@ -211,7 +212,7 @@ class PostgresStore:
 
         Raises `FileExistsError` or `StoreError`.
         """
-        self.check()
+        self._refuse_misuse()
         back_up_to_file(self, self._records, path)
 
     def close(self) -> None:

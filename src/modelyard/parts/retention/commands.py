@@ -1,5 +1,8 @@
 """`modelyard keep` and `modelyard delete-entity`."""
 
+from contextlib import suppress
+from datetime import timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,11 @@ from modelyard.cli.terminal import (
 )
 from modelyard.parts.retention.retained import MOST_DAYS
 from modelyard.parts.retention.service import Keep
+from modelyard.parts.times import age_of
 
 
 class Days(click.FloatRange):
-    """A number of days, also written as in 30d."""
+    """A number of days, also written as in 12h, 30d or 4w."""
 
     name = "days"
 
@@ -30,8 +34,10 @@ class Days(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number. Fails unless it is more than 0 and not beyond `MOST_DAYS`."""
-        number: Any = value.removesuffix("d") if isinstance(value, str) else value
-        return super().convert(number, param, ctx)
+        with suppress(OverflowError):
+            age = age_of(value) if isinstance(value, str) else None
+            return super().convert(value if age is None else age / timedelta(days=1), param, ctx)
+        return super().convert(inf, param, ctx)
 
 
 @click.command()

@@ -144,8 +144,9 @@ class RuleBook:
 
 
 def _used_up(rule: Rule, request: CompletionRequest) -> str:
+    held = "1 answer" if len(rule.answers) == 1 else f"{len(rule.answers)} answers"
     return (
-        f"the script is used up: it held {len(rule.answers)} answers, and {request.messages[-1].text[:80]!r} needs "
+        f"the script is used up: it held {held}, and {request.messages[-1].text[:80]!r} needs "
         "one more; give the ScriptedBackend as many answers as choices are requested, or a function"
     )
 

@@ -9,6 +9,7 @@ import attrs
 import click
 
 from modelyard.cli.lazy_group import Group
+from modelyard.cli.names import own_name
 from modelyard.cli.terminal import (
     PlaceType,
     StoreName,
@@ -108,7 +109,10 @@ def sweeps() -> None:
 def list_sweeps(store: StoreName, entity: str | None, last: int, as_json: bool) -> None:
     """List sweeps, the newest first."""
     with opened(store) as platform:
-        lines = [_line(one) for one in islice(platform.training.sweeps.list(entity=entity), last)]
+        lines = [
+            [own_name(platform, one.record), *_line(one)]
+            for one in islice(platform.training.sweeps.list(entity=entity), last)
+        ]
     show(as_json, COLUMNS, lines)
 
 
@@ -117,7 +121,7 @@ def _line(sweep: SweepHandle) -> list[Any]:
     best = best_trial(record, trials)
     ended = sum(one.status not in ("queued", "running") for one in trials)
     found = ["", ""] if best is None else [best.trial.number, number(best.score)]
-    return [f"{record.project}/{record.name}", len(trials), ended, *found, record.created_at]
+    return [len(trials), ended, *found, record.created_at]
 
 
 @sweeps.command("show")

@@ -23,7 +23,7 @@ from modelyard.parts.sweeps.handle import SweepHandle, found_sweep
 from modelyard.parts.sweeps.plan import METHODS_SWEPT, axes_of, check_halving, configs_of, rungs_of, trials_of
 from modelyard.parts.sweeps.records import RUNG, SWEEP_ID, TRIAL, Sweep
 from modelyard.parts.sweeps.rungs import seed_of
-from modelyard.platform.checkpoints.lookup import named_model
+from modelyard.platform.checkpoints.lookup import elsewhere, named_model
 from modelyard.platform.checkpoints.transactions import create
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.listing import Cursor, Listing
@@ -327,7 +327,8 @@ class Sweeps:
         if named is None and len(parts) == 1:
             return found_sweep(snapshot, self._principal, sweep)
         if named is None or not self._principal.scope.covers(named.entity, named.project):
-            raise NotFound("Sweep", sweep)
+            same = elsewhere(snapshot, self._principal, Sweep, sweep)
+            raise NotFound("Sweep", sweep, nearest(sweep, same, 0.0).removeprefix("; "))
         return named
 
 

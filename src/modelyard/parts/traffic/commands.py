@@ -2,7 +2,7 @@
 
 import re
 import sys
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import click
@@ -10,6 +10,7 @@ import click
 from modelyard.cli.terminal import StoreName, json_option, names_once, noted_entity, opened, show_fields, store_option
 from modelyard.domain.worker import Resources
 from modelyard.errors import JobFailed
+from modelyard.parts.times import WORDS, moment_of
 
 PROMPT = "Is this a good answer? Say yes or no.\n\nQuestion: {prompt}\n\nAnswer: {output}"
 
@@ -21,13 +22,11 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _moment(text: str) -> datetime:
-    """Parse a date or a time, in UTC unless it names a zone."""
+def _moment(text: str | None, name: str, now: datetime) -> datetime | None:
     try:
-        moment = datetime.fromisoformat(text)
+        return None if text is None else moment_of(text, now)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is not a time such as 2026-11-23") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        raise click.BadParameter(f"{text!r} is not {WORDS}", param_hint=f"'--{name}'") from None
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -42,8 +41,8 @@ def _pattern(text: str) -> re.Pattern[str]:
 @click.argument("name")
 @click.option("--model", help="Only what this answered: a model, or project/name, also with :prod or :step3.")
 @click.option("--source", "sources", multiple=True, help="chat, responses or traces; repeat for more. All by default.")
-@click.option("--since", type=_moment, metavar="TIME", help="Only from this time on, such as 2026-11-23.")
-@click.option("--until", type=_moment, metavar="TIME", help="Only before this time.")
+@click.option("--since", metavar="TIME", help="Only from 2026-11-23 on, in UTC, or of the last 2h, 30d or 4w.")
+@click.option("--until", metavar="TIME", help="Only before this date, time or age.")
 @click.option(
     "--metadata", type=_pair, callback=names_once, multiple=True, metavar="KEY=VALUE", help="Only with these metadata."
 )
@@ -95,6 +94,8 @@ def collect(
         scale = {"prompt": judge_prompt, "scale": judge_scale}
         conditions["score"] = {"type": "llm_judge", "model": judge, **scale}
     with opened(store) as platform:
+        now = platform.clock.now()
+        conditions |= {name: _moment(conditions[name], name, now) for name in ("since", "until")}
         chosen = {**conditions, "metadata": dict(metadata), "redact": (*redact, *patterns)}
         needs: Resources = {} if priority is None else {"priority": priority}
         handle = platform.traffic.submit(name, train=train, needs=needs, idempotency_key=idempotency_key, **chosen)

@@ -8,6 +8,7 @@ from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.promotion import check_alias
 from modelyard.errors import InvalidInput, NotFound, nearest
 from modelyard.parts.variants.records import REF_PREFIX, Variant, VariantAlias, VariantVersion
+from modelyard.platform.checkpoints.lookup import elsewhere
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot
 
@@ -75,8 +76,10 @@ def found_variant(snapshot: Snapshot, principal: Principal, name: VariantName) -
     if found is None:
         own = snapshot.page(Variant, "by_entity", name.entity, limit=_PAGE)
         known = [f"{one.project}/{one.name}" for one in own if principal.scope.covers(one.entity, one.project)]
-        hint = nearest(f"{name.project}/{name.name}", known).removeprefix("; ")
-        raise NotFound("Variant", f"{name.project}/{name.name}", hint)
+        asked = f"{name.project}/{name.name}"
+        same = elsewhere(snapshot, principal, Variant, asked)
+        hint = (nearest(asked, same, 0.0) or nearest(asked, known)).removeprefix("; ")
+        raise NotFound("Variant", asked, hint)
     return found
 
 

@@ -128,7 +128,8 @@ def _modalities(messages: Sequence[Message], entry: CatalogueEntry) -> Iterator[
     for at, message in enumerate(messages):
         for place, part in enumerate(_parts(message)):
             if modality_of(part.type) not in entry.input_modalities:
-                yield Problem(("messages", at, "content", place), f"{entry.id} does not take {part.type}")
+                takes = f"its input_modalities are {', '.join(entry.input_modalities)}"
+                yield Problem(("messages", at, "content", place), f"{entry.id} does not take {part.type}; {takes}")
 
 
 def _images(messages: Sequence[Message]) -> int:

@@ -1,5 +1,7 @@
 """Trainable models and their checkpoints as a principal may see them."""
 
+from typing import Any
+
 from modelyard.domain.identity import Principal
 from modelyard.domain.models import Checkpoint, Model, ModelName
 from modelyard.errors import InvalidInput, NotFound, nearest
@@ -41,7 +43,16 @@ def _absent(snapshot: Snapshot, principal: Principal, name: str) -> NotFound:
     own = snapshot.page(Model, "by_entity", principal.entity, limit=_PAGE)
     known = [f"{one.project}/{one.name}" for one in own if principal.scope.covers(one.entity, one.project)]
     same = [one for one in known if one.rpartition("/")[2] == name]
+    same = same or elsewhere(snapshot, principal, Model, name)
     return NotFound("Model", name, (nearest(name, same, 0.0) or nearest(name, known)).removeprefix("; "))
+
+
+def elsewhere(snapshot: Snapshot, principal: Principal, cls: type[Any], name: str) -> list[str]:
+    """Return what the host may mean by a name that its own entity lacks: those of any other entity."""
+    if principal.scope.entity is not None:
+        return []
+    found = (f"{one.entity}/{one.project}/{one.name}" for one in snapshot.page(cls, "all", limit=_PAGE))
+    return [one for one in found if one.endswith(f"/{name}")]
 
 
 def found_checkpoint(snapshot: Snapshot, model: Model, step: int) -> Checkpoint:

@@ -101,6 +101,13 @@ def forget_dead(runtime: Runtime) -> None:
             runtime.store.transact(DomainStep(partial(_forget, seen=seen), [(WORKER, seen.id)]))
 
 
+def forget_all(tx: Tx) -> None:
+    """Forget the workers in a copy of a store: they work on the other one."""
+    hosts: Sequence[Host] = [*tx.page(WorkerProcess, "all", limit=MAX_WORKERS)]
+    for host in [*hosts, *tx.page(WorkerRecord, "all", WORKER, limit=MAX_WORKERS)]:
+        tx.remove(type(host), host.id)
+
+
 def _hosts(runtime: Runtime, snapshot: Snapshot, now: float) -> list[tuple[Host, float]]:
     """Return the processes with workers, and for how many seconds each was idle: for ever, if it is dead on this
     machine."""

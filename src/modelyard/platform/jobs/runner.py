@@ -173,8 +173,11 @@ class Runner:
     def _begin(self, found: Claimed | None) -> ClaimedJob | None:
         if found is None or claim_of(found[1]) in self._claimed:  # it runs: that it was claimed had been undone
             return None
-        announce(self.runtime, found[0])
-        return self.track(*found)  # from now on it has heartbeats
+        job, progress = found
+        announce(self.runtime, job)
+        if job.attempts > 1:  # a worker whose log has ended could not say so
+            log.info("job %s was taken up after step %d: its last worker gave it back, or died", job.id, progress.step)
+        return self.track(job, progress)  # from now on it has heartbeats
 
     def adopt(self, job_id: str, attempt: int = 0) -> ClaimedJob | None:
         """Adopt a job that a worker has claimed and handed to this process, in the attempt of this number; 0 stands for

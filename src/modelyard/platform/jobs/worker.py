@@ -16,12 +16,10 @@ from modelyard.platform.jobs.claims import ClaimedJob
 from modelyard.platform.jobs.process_monitor import ProcessMonitor
 from modelyard.platform.jobs.process_workers import process_workers
 from modelyard.platform.jobs.runner import BEATS_PER_LEASE, Runner
-from modelyard.platform.periodic import Periodic
+from modelyard.platform.periodic import Periodic, upkeep_threads
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Executor
 
-UPKEEP_SECONDS = 1.0
-"""How often a worker lets each part do its upkeep."""
 LEAVING_SECONDS = 2.0
 """How long a worker that stops waits for its threads, and again, after its executor, for what it has to write."""
 
@@ -62,7 +60,7 @@ class Worker:
         self.ended: threading.Event = threading.Event()
         self.failed: bool = False
         self._loop = Periodic(runtime.clock, self._until_next_turn, self._turn, "modelyard-worker", self.fail)
-        self._upkeep = [Periodic(runtime.clock, UPKEEP_SECONDS, do, "modelyard-upkeep") for do in runtime.upkeep]
+        self._upkeep = upkeep_threads(runtime)
         self._process = process_workers(runtime)
         self._called = self._watches_others = True
         self._asked, self._tidied = -inf, runtime.clock.monotonic()

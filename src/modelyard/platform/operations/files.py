@@ -11,6 +11,7 @@ from modelyard.domain.record import declaration_of
 from modelyard.errors import ArtifactMissing, InvalidInput
 from modelyard.part import refuse_address
 from modelyard.platform.artifacts import artifacts_folder
+from modelyard.platform.jobs.announced import forget_all
 from modelyard.platform.operations.orphans import naming_records
 from modelyard.platform.runtime import Runtime
 
@@ -74,6 +75,7 @@ def back_up(runtime: Runtime, path: str) -> list[FileFault]:
             store, artifacts = runtime.open_copy(copy, kept)
             with closing(store):
                 lacking = file_faults(attrs.evolve(runtime, store=store, artifacts=artifacts), read=False)
+                store.transact(forget_all)
             if not lacking or (before is not None and before.issuperset(lacking)):
                 break
             before = {*lacking}

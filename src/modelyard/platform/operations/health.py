@@ -10,7 +10,6 @@ import attrs
 from modelyard.domain.identity import Principal, require_host
 from modelyard.domain.job import Job, QueueState
 from modelyard.errors import ModelyardError, NoWorker
-from modelyard.lazy import log
 from modelyard.platform.jobs.announced import live_workers
 from modelyard.platform.operations import files
 from modelyard.platform.operations.readiness import Looks, Readiness, readiness, require_artifacts
@@ -73,7 +72,7 @@ class Health:
         return "ok"
 
     def ready(self) -> Readiness:
-        """Return whether the store can be reached, within a second, and whether the artifacts can.
+        """Return whether the store can be written, within a second, and whether the artifacts can.
 
         A fault is logged in one line.
         """
@@ -93,11 +92,11 @@ class Health:
 
         A `deep` check reads all of the store, where it is a file, for damage.
         """
-        api, _ = self._tried(self.check)
-        store, facts = self._tried(partial(self._check_store, deep))
-        artifacts, _ = self._tried(self.check_artifacts)
-        worker, workers = self._tried(self._count_workers)
-        queue, oldest = self._tried(lambda: self._runtime.store.read(_oldest_queued))
+        api, _ = self._tried("api", self.check)
+        store, facts = self._tried("store", partial(self._check_store, deep))
+        artifacts, _ = self._tried("artifacts", self.check_artifacts)
+        queue, oldest = self._tried("queue", lambda: self._runtime.store.read(_oldest_queued))
+        worker, workers = self._tried("worker", self._count_workers, idle=oldest is None)
         known = facts or {}
         return SystemCheck(
             api=api,
@@ -124,13 +123,15 @@ class Health:
             self._runtime.store.verify()
         return self._runtime.store.check()
 
-    def _tried(self, part: Callable[[], T]) -> tuple[CheckResult, T | None]:
-        clock = self._runtime.clock
+    def _tried(self, name: str, part: Callable[[], T], idle: bool = False) -> tuple[CheckResult, T | None]:
+        clock, logged, what = self._runtime.clock, self._runtime.cache.slot(Looks).logged, f"the {name} cannot be used"
         began = clock.monotonic()
         try:
             value = part()
+            logged.well(what)
         except Exception as failure:  # noqa: BLE001 - any failure here is a finding
-            log.exception("the system check found a fault")
+            if not (idle and isinstance(failure, NoWorker)):  # where no job waits, no worker is missing
+                logged.found(what, failure)
             return CheckResult(False, clock.monotonic() - began, _words(failure)), None
         return CheckResult(True, clock.monotonic() - began), value
 

@@ -7,8 +7,8 @@ from threading import Lock, Thread
 import attrs
 
 from modelyard.clock import SystemClock
-from modelyard.errors import ArtifactsUnavailable, ModelyardError
-from modelyard.lazy import log
+from modelyard.errors import ArtifactsUnavailable
+from modelyard.platform.periodic import LoggedFaults
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Clock
 
@@ -39,6 +39,7 @@ class Look:
 
     name: str
     fresh: float
+    logged: LoggedFaults = attrs.field(factory=LoggedFaults)
     good: bool = False
     fault: Exception | None = None
     at: float = float("-inf")
@@ -64,17 +65,19 @@ class Look:
         try:
             check()
             good = True
+            self.logged.well(f"the {self.name} cannot be used")
         except Exception as fault:  # noqa: BLE001 - any fault here means that it is away
             self.fault = fault
-            log.warning("the %s cannot be used: %s", self.name, fault, exc_info=not isinstance(fault, ModelyardError))
+            self.logged.found(f"the {self.name} cannot be used", fault)
         finally:
             self.good, self.at, self.thread = good, clock.monotonic(), None
 
 
 @attrs.define(eq=False)
 class Looks:
-    store: Look = attrs.field(factory=lambda: Look("store", FRESH))
-    artifacts: Look = attrs.field(factory=lambda: Look("artifacts", 10 * FRESH))
+    logged: LoggedFaults = attrs.field(factory=LoggedFaults)
+    store: Look = attrs.field(default=attrs.Factory(lambda self: Look("store", FRESH, self.logged), True))
+    artifacts: Look = attrs.field(default=attrs.Factory(lambda self: Look("artifacts", 10 * FRESH, self.logged), True))
     leaving: bool = False
 
 
@@ -86,7 +89,7 @@ def readiness(runtime: Runtime) -> Readiness:
 
 def require_artifacts(runtime: Runtime) -> None:
     """Look at the artifacts now. Raises `StoreError`: `ArtifactsUnavailable` if they do not answer in time."""
-    look = Look("artifacts", FRESH)
+    look = Look("artifacts", FRESH, runtime.cache.slot(Looks).logged)
     if not look.is_well(runtime.artifacts.check, SystemClock(), ANSWER):
         raise look.fault or ArtifactsUnavailable(
             f"the artifacts have not answered in {ANSWER:g} seconds; check their store"

@@ -154,10 +154,10 @@ class SqliteStore:
         return self._board.subscribe(topic, wake)
 
     def check(self) -> Mapping[str, object]:
-        """Return engine, version, durability, journal mode, and a warning if this version of SQLite has a known
-        fault.
-        """
+        """Write a page; return engine, version, durability, journal mode, and a warning if this version of SQLite has a
+        known fault."""
         self._refuse_misuse()
+        self.transact(lambda tx: cast(SqliteTx, tx).touch(self._touch_sql), durable=False)
         return {
             "engine": "sqlite",
             "version": _dotted(SQLITE_VERSION),
@@ -193,7 +193,7 @@ class SqliteStore:
 
     def backup(self, path: str) -> None:
         """Copy the file in its current state. Raises `FileExistsError` or `StoreError`."""
-        self.check()
+        self._refuse_misuse()
         back_up(self.path, path, self._patience)
 
     def close(self) -> None:

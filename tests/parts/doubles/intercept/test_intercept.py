@@ -128,8 +128,22 @@ def test_clients_of_the_application_are_answered(post: Post, platform: Platform)
         assert post("http://models.example/openai/v1/chat/completions?version=1", BODY, mine)[0] == 200
         assert post(URL, BODY, {})[0] == 401
         status, answer = post("https://api.openai.com/v1/moderations", BODY, KEY)
-    assert (status, "lists the routes" in str(answer)) == (404, True)
+    assert (status, "modelyard has no moderations" in str(answer)) == (404, True)
     assert {entry.entity for entry in platform.usage.list()} == {platform._principal.entity, "acme"}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"authorization": "Bearer "}, {"authorization": "Bearer"}, {"authorization": ""}, {"authorization": "Bearer \t"}]
+    + [{name: value} for name in ("x-api-key", "api-key") for value in ("", "  ")],
+    ids=str,
+)
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages", "embeddings", "files"])
+def test_an_empty_key_is_none(headers: dict[str, str], path: str, platform: Platform) -> None:
+    hosts = ["api.openai.com", "api.anthropic.com", "models.example"]
+    with intercept(platform, hosts=hosts):
+        for host in hosts:
+            assert by_http_client(f"https://{host}/v1/{path}", BODY, headers)[0] == 401, host
 
 
 @each_library

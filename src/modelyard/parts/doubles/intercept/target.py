@@ -77,7 +77,7 @@ class HostTarget:
 
 
 _KEYS = frozenset({"authorization", "api-key", "x-api-key"})
-_GIVEN = re.compile(r"(Bearer )?(?!my_)[^ ]*", re.IGNORECASE)
+_GIVEN = re.compile(r"(Bearer )?(?!my_)\S+", re.IGNORECASE)
 
 
 class Targets:
