@@ -1,12 +1,14 @@
 """Names instead of ids: how the commands find a key, a run, and the subject of a job."""
 
+import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import islice
+from typing import Any
 
 import click
 
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.domain.identity import ApiKey
 from modelyard.domain.job import JobKind, JobSummary
 from modelyard.errors import ModelyardError
 from modelyard.platform.platform import Platform
@@ -19,13 +21,14 @@ EVALUATIONS = frozenset({JobKind.EVALUATE, JobKind.RESCORE})
 RUN_HELP = "RUN is an id, its last characters, an evaluation whose newest run it is, or EVALUATION@MODEL."
 
 
-def key_named(platform: Platform, text: str) -> ApiKey:
-    found = [key for key in platform.keys.list() if text in (key.id, key.prefix, key.name)]
-    alive = [key for key in found if key.revoked_at is None] or found
-    if len(alive) != 1:
-        many = f"{len(alive)} keys have" if alive else "no key has"
-        raise click.ClickException(f"{many} the id, the name or the beginning {text}; modelyard keys list shows all")
-    return alive[0]
+def parsed_option(text: str) -> tuple[str, Any]:
+    name, found, value = text.partition("=")
+    if not found:
+        raise click.BadParameter(f"{text!r} is not like learning_rate=1e-4")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def run_named(platform: Platform, text: str) -> EvaluationRun:
@@ -59,3 +62,18 @@ def subject_names(platform: Platform, jobs: Iterable[JobSummary]) -> Mapping[str
             continue
         names[subject] = f"{model.project}/{model.name}"
     return {job.subject: names.get(job.subject) or id_text(job.subject) for job in jobs}
+
+
+def project_of(platform: Platform, models: Iterable[str]) -> str | None:
+    """Return the project of these models if each is a trainable one, and all are of one project, else None."""
+    projects: set[str | None] = set()
+    for name in models:
+        found = None
+        with suppress(ModelyardError):
+            found = platform.models.get(name.partition(":")[0]).project
+        projects.add(found)
+    return projects.pop() if len(projects) == 1 else None
+
+
+def verdict_text(verdict: Mapping[str, Any]) -> str:
+    return f": {verdict['outcome']}" if "outcome" in verdict else ""

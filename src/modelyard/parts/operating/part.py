@@ -25,6 +25,7 @@ def _routes() -> "Sequence[Route]":
 _ASK = "modelyard.parts.operating.ask_commands"
 _STORES, _UPKEEP = "modelyard.parts.operating.store_commands", "modelyard.parts.operating.upkeep_commands"
 _USAGE, _JOBS = "modelyard.parts.operating.usage_commands", "modelyard.parts.operating.job_commands"
+_MODELS = "modelyard.parts.operating.model_commands"
 _WHO = "Who may do what"
 
 PART = Part(
@@ -33,6 +34,12 @@ PART = Part(
     moved={"retry": "jobs.retry"},
     routes={"operations": _routes},
     commands={
+        "models": Command("Models", f"{_MODELS}:models", "List trainable models, or look at one."),
+        "checkpoints": Command("Models", f"{_MODELS}:checkpoints", "List the checkpoints of a model."),
+        "aliases": Command("Models", f"{_MODELS}:aliases", "List the aliases of a model."),
+        "promote": Command("Models", f"{_MODELS}:promote", "Point an alias at a checkpoint."),
+        "rollback": Command("Models", f"{_MODELS}:rollback", "Point an alias back to where it pointed before."),
+        "keys": Command(_WHO, "modelyard.parts.operating.key_commands:keys", "Manage API keys."),
         "usage": Command(
             _WHO,
             f"{_USAGE}:usage",

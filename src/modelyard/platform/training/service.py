@@ -57,6 +57,7 @@ from modelyard.platform.training.handle import (
 )
 from modelyard.platform.training.methods import METHODS, JobRequest, Method, resolved
 from modelyard.platform.training.submission import add_job, new_job, parent_lane, require_offered
+from modelyard.platform.training.trajectories import ADVANCES
 from modelyard.protocols import Snapshot, StoredArtifact
 
 if TYPE_CHECKING:
@@ -166,9 +167,11 @@ class Training(Extended, TrainingMembers):
         idempotency_key: str | None = None,
         needs: Resources | None = None,
         require_worker: bool = False,
+        advances: bool = False,
     ) -> JobHandle:
         """Train a model by the method of this kind, as the method of that name does. With `require_worker`, raises
-        `NoWorker` before any data are read if no worker is alive."""
+        `NoWorker` before any data are read if no worker is alive. With `advances`, groups of equal rewards make a step
+        all the same, for a client that counts steps."""
         asked = (kind, model, data, options, idempotency_key, needs)
         for part in self._runtime.parts:
             job: JobHandle | None = None if part.submits is None else part.submits(self, *asked)
@@ -181,7 +184,7 @@ class Training(Extended, TrainingMembers):
             announced.require_worker(self._runtime)
         if isinstance(data, StoredArtifact):
             check_groups(self._runtime.artifacts, data, self._check(request))
-            return self._submit(request, own(data))
+            return self._submit(request, {**own(data), **({ADVANCES: True} if advances else {})})
         if isinstance(data, str) and "://" in data:
             return self._submit(request, *self._dataset_named(request, data))
         try:

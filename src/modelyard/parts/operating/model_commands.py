@@ -3,6 +3,7 @@
 import click
 
 from modelyard.cli.lazy_group import Group
+from modelyard.cli.names import verdict_text
 from modelyard.cli.terminal import (
     StoreName,
     entity_option,
@@ -112,7 +113,7 @@ def promote(store: StoreName, model: str, step: int, alias: str, not_worse: str 
     require = None if not_worse is None else NotWorse(not_worse)
     with opened(store) as platform:
         made = in_own_name(platform).models.promote(model, step, alias, require=require)
-    click.echo(f"{alias} points to step {made.step}" + _before(made.from_step))
+    click.echo(f"{alias} points to step {made.step}" + _before(made.from_step) + verdict_text(made.verdict))
 
 
 @click.command("rollback")
