@@ -115,6 +115,9 @@ def test_runs_are_listed_shown_compared_reported_and_exported_by_name(here: Path
     assert "exact_match" in call("runs", "compare", "quiz@echo", "quiz@tabular-mini").stdout
     worse = call("runs", "compare", "quiz@echo", "quiz@tabular-mini", "--not-worse", status=1)
     assert "worse" in worse.output
+    words = ("runs", "compare", "quiz@echo", "quiz@tabular-mini", "--cluster-by")
+    assert "with rows of one 'prompt' taken together" in call(*words, "prompt").stdout
+    assert "has no input 'promt'" in call(*words, "promt", status=1).output
     call("runs", "compare", "quiz@tabular-mini", "quiz@echo", "--not-worse", "--save", tmp_path / "both.csv")
     call("runs", "report", "quiz", tmp_path / "report.jsonl")
     assert {file.name for file in tmp_path.iterdir()} == {"both.csv", "report.jsonl"}
@@ -193,6 +196,10 @@ def test_a_run_is_filed_where_its_checkpoint_is_promoted_and_repeats_with_its_op
     call(*evaluate, "shop/bot:step1")
     moved = call("promote", "shop/bot", 1, "--not-worse", "quizz").stdout
     assert moved == "prod points to step 1, before to step 0: not worse\n"
+    for name in ("shop/bot:step0", "shop/bot", "local/shop/bot:step1", "bot"):
+        assert "quizz" in call("runs", "show", f"quizz@{name}").stdout
+    assert "no run quizz@shup/bot" in call("runs", "show", "quizz@shup/bot", status=1).output
+    assert "did you mean 'quizz@bot:step1'" in call("runs", "show", "quiz@bot:step1", status=1).output
     assert "temprature" in call(*evaluate, "echo", "-o", "temprature=0", status=2).output
     assert "seed" in call(*evaluate[:4], "echo", "-o", "seed=x", status=1).output
     assert {run["project"] for run in rows(*evaluate, "shop/bot:step0", "echo")} == {"default"}

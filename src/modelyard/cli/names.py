@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
+from modelyard.domain.evaluation.objects import ObjectRef
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.job import JobKind, JobSummary
-from modelyard.errors import ModelyardError
+from modelyard.errors import ModelyardError, nearest
 from modelyard.platform.platform import Platform
 from modelyard.report.numbers import id_text, ref_text
 
@@ -34,17 +35,23 @@ def parsed_option(text: str) -> tuple[str, Any]:
 def run_named(platform: Platform, text: str) -> EvaluationRun:
     evaluation, _, model = text.partition("@")
     end = text.removeprefix("…")  # as tables show it
+    known: set[str] = set()
     for run in islice(platform.evaluations.runs.list_all(order="desc"), SEARCHED):
+        known.add(run_title(run))
         if text == run.id or (len(end) >= SHORTEST and run.id.endswith(end)):
             return run
         if _is(evaluation, run.evaluation) and (not model or _is(model, run.model)):
             return run
-    raise click.ClickException(f"there is no run {text}; modelyard runs list shows them")
+    raise click.ClickException(f"there is no run {text}{nearest(text, known)}; modelyard runs list shows them")
 
 
 def _is(name: str, reference: str) -> bool:
-    shown = ref_text(reference)
-    return name in (reference, shown, shown.partition(":")[0])
+    """Return whether a name is of a reference: alone, or after its project, or its entity and project."""
+    shown, ref = ref_text(reference), ObjectRef.parse(reference)
+    for place in ("",) if ref is None else ("", f"{ref.project}/", f"{ref.entity}/{ref.project}/"):
+        if name in (f"{place}{shown}", f"{place}{shown.partition(':')[0]}"):
+            return True
+    return name == reference
 
 
 def run_title(run: EvaluationRun) -> str:
