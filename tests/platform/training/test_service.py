@@ -169,6 +169,10 @@ def test_an_option_that_a_method_does_not_have_is_refused_with_a_hint_and_nothin
         ("rl", "schedule", "; for this base model it has learning_rate, ppo, "),
         ("sft", "priority", "; give needs={'priority': ...}"),
         ("rl", "accelerators", "; give needs={'accelerators': ...}"),
+        ("sft", "priorty", "; give needs={'priority': ...}"),
+        ("dpo", "idempotncy_key", "; did you mean 'idempotency_key'?"),
+        ("sft", "num_train_epochs", "; did you mean 'epochs'?"),
+        ("sft", "per_device_train_batch_size", "; did you mean 'batch_size'?"),
     ],
 )
 def test_an_option_that_resembles_none_is_refused_with_those_that_there_are(

@@ -15,7 +15,7 @@ from modelyard.domain.record import EMPTY, Order
 from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
 from modelyard.domain.training_config import DistillOptions, DPOOptions, RLOptions, SFTOptions, TrainingConfig
 from modelyard.domain.worker import Resources, check_resources
-from modelyard.errors import InvalidInput, NotFound
+from modelyard.errors import InvalidInput, NotFound, nearest
 from modelyard.formats.training_data import DATASETS, RowFormat, group_rows
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
@@ -366,15 +366,18 @@ class Training(Extended, TrainingMembers):
 
 
 def check_options(kind: str, keywords: type, options: Mapping[str, Any], config: type[TrainingConfig]) -> None:
+    asked = ("idempotency_key", "needs")
     known = {*get_type_hints(keywords), *(field.name for field in attrs.fields(config))}
     for name in options:
         if name not in known:
-            raise TypeError(f"{kind}() has no option {name!r}{config.hint(name, known) or _its_options(name, config)}")
+            raise TypeError(
+                f"{kind}() has no option {name!r}{config.hint(name, {*known, *asked}) or _its_options(name, config)}"
+            )
 
 
 def _its_options(name: str, config: type[TrainingConfig]) -> str:
-    if name in Resources.__annotations__:
-        return f"; give needs={{{name!r}: ...}}"
+    if meant := next((one for one in Resources.__annotations__ if nearest(name, [one], 0.8)), None):
+        return f"; give needs={{{meant!r}: ...}}"
     names = [field.name for field in attrs.fields(config)]
     more = ", ..." if len(names) > MOST_NAMED else ""
     return f"; for this base model it has {', '.join(names[:MOST_NAMED])}{more} (modelyard docs reference/training)"
