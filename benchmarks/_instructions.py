@@ -41,12 +41,19 @@ def environment(source: Path) -> dict[str, str]:
 
 def per_call(source: Path, names: Sequence[str]) -> dict[str, int]:
     """Instructions a call of these workloads, with the `modelyard` in a folder. Raises `SystemExit` when one fails."""
-    command = [sys.executable, str(WORKLOADS), str(CALLS), *names]
+    return {
+        name: round(cost)
+        for name, cost in counted([sys.executable, str(WORKLOADS), str(CALLS), *names], source, CALLS).items()
+    }
+
+
+def counted(command: Sequence[str], source: Path, calls: int) -> dict[str, float]:
+    """Instructions a call, of a program that prints lines: a name, and the processes that made no calls and so many."""
     _run(command, source)  # compiles what is imported
     done = _run([*CACHEGRIND, *command], source)
     counts = {pid: int(count.replace(",", "")) for pid, count in _COUNT.findall(done.stderr)}
     forks = [line.split() for line in done.stdout.splitlines()]
-    return {name: round((counts[called] - counts[prepared]) / CALLS) for name, prepared, called in forks}
+    return {name: (counts[called] - counts[prepared]) / calls for name, prepared, called in forks}
 
 
 def _run(command: Sequence[str], source: Path) -> subprocess.CompletedProcess[str]:

@@ -167,7 +167,7 @@ class Capture(Protocol):
     def __call__(
         self, running: Any, completion: Any, keep: "Callable[[Tx], object] | None"
     ) -> "Callable[[Tx], object]":
-        """Return what keeps an answer, after `keep`, in the transaction that books it."""
+        """Return what keeps an answer, after `keep`, in the transaction that books it, unless all data were deleted."""
         ...
 
 

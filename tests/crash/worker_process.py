@@ -41,7 +41,8 @@ sys.path.append(str(Path(__file__).parents[1] / "shared"))  # with the agents of
 WHOLE = ("platform", "formats", "engines.tabular", "http", "parts.episodes", "parts.webhooks")
 OF_PARTS = (
     *("annotations.changes", "batches.changes", "responses.changes", "tinker.changes", "traces.changes"),
-    *("variants.changes", "torch.changes", "torch.engine", "server.wsgi", "metrics.slowest", "fine_tuning.result_file"),
+    *("variants.changes", "review.changes", "torch.changes", "torch.engine", "server.wsgi", "metrics.slowest"),
+    "fine_tuning.result_file",
 )
 """What a worker imports by the time that its first job has ended."""
 

@@ -44,6 +44,8 @@ MEANT = {
     "grpo": "how-to/train",
     "llm as a judge": "how-to/evaluate",
     "a/b test": "how-to/compare-models",
+    "human labels": "how-to/check-a-judge",
+    "kappa": "how-to/check-a-judge",
     "github actions": "how-to/gate-changes-in-ci",
     "langfuse": "how-to/use-the-trace-client",
     "webhook": "how-to/receive-webhooks",

@@ -16,6 +16,7 @@ from noting_store import NotingStore
 
 MAY_BE_LOST = {
     "Admission": "a reservation ends with its process",
+    "EpisodeTurn": "a turn reaches the disk with its row of usage, or both are lost",
     "LedgerEntry": "rows of usage reach the disk within a second",
     "ProcessRecord": "a sign of life",
     "Sample": "a sample is lost with its process",
@@ -100,6 +101,29 @@ def test_what_a_store_promises_less_than_is_left_to_the_store(
             sent = {"model": "echo", "stream": streamed, **body}
             assert client_of(platform).send("POST", path, sent).status == 200
             assert kept in {type(record).__name__ for record in store.added[True]}
+    assert lost(store) == set()
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("budget", [None, "1"])
+def test_a_turn_of_an_episode_is_as_durable_as_its_row_of_usage(
+    store: NotingStore, budget: str | None, streamed: bool, blocking: bool
+) -> None:
+    store.blocking = blocking
+    with open_platform(store=store) as platform:
+        platform.models.create("support", project="desk", entity="acme", base_model="tabular-mini")
+        client = client_of(platform)
+        owner = platform.acting_as(platform.keys.authenticate(client.key))
+        (episode,) = owner.episodes.group("g", model="desk/support", size=1, budget=budget)
+        sent = {"messages": [{"role": "user", "content": "hi"}], "stream": streamed, "max_tokens": 3}
+        for model, body in (("any", {}), ("any", {"store": True}), ("echo", {})):
+            path = "/v1/chat/completions"
+            assert client.send("POST", path, {"model": model, **sent, **body}, key=episode.key).status == 200
+        kept = {durable: [type(one).__name__ for one in store.added[durable]] for durable in (False, True)}
+        assert [kept[durable].count("EpisodeTurn") for durable in (False, True)] == [2, 1]
+        assert [kept[durable].count("LedgerEntry") for durable in (False, True)] == [2, 1]
+        episode.reward(1)
     assert lost(store) == set()
 
 

@@ -22,6 +22,7 @@ CHOOSING = (
     ("datasets", "list"),
     ("sweeps", "list"),
     ("episodes", "list"),
+    ("review", "list"),
     ("variants", "list"),
     ("webhooks", "dead"),
     ("webhooks", "list"),

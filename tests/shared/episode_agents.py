@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -29,7 +29,7 @@ from modelyard.platform.platform import Platform
 from modelyard.protocols import Capabilities, ServedModel
 
 ROLES = {Role.SYSTEM: 300, Role.DEVELOPER: 300, Role.USER: 301, Role.ASSISTANT: 302, Role.TOOL: 303}
-END, THINK, CALL = 310, 311, 312
+END, THINK, CALL, FIRST_COUNT = 310, 311, 312, 400
 ABLE = Capabilities(
     parameters=frozenset(SAMPLING_PARAMETERS),
     logprobs=True,
@@ -51,22 +51,73 @@ class Sampled:
     logprobs: tuple[float, ...]
 
 
-def encode_message(message: Message, thinks: bool) -> list[int]:
-    """A message in the template: role, thoughts if the template keeps them, text, calls, end."""
-    thought = [THINK, *message.reasoning.encode(), THINK] if message.reasoning and thinks else []
-    calls = [byte for call in message.tool_calls for byte in (CALL, *f"{call.name} {call.arguments}".encode())]
-    return [*thought, *message.text.encode(), *calls]
+@attrs.frozen
+class Template:
+    """How a chat template writes a conversation.
+
+    `thinks` is whose thoughts it keeps: those of "all" answers, of "none", or of those after the last message of the
+    user. `opens` is whether a prompt ends in the mark of a thought, `rewrites` whether calls are written as JSON of
+    their arguments, `trims` whether texts lose white space around them, `counts` whether it begins with the number of
+    messages, and `after` what it writes after an answer.
+    """
+
+    thinks: str = "all"
+    opens: bool = False
+    rewrites: bool = False
+    trims: bool = False
+    counts: bool = False
+    after: tuple[int, ...] = ()
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Any]) -> tuple[int, ...]:
+        """The tokens of a conversation, up to where the answer begins."""
+        counted = [FIRST_COUNT + len(messages)] if self.counts else []
+        offered = [300, *" ".join(tool.name for tool in tools).encode(), END] if tools else []
+        asked = max((at for at, one in enumerate(messages) if one.role is Role.USER), default=0)
+        turns = [
+            token
+            for at, one in enumerate(messages)
+            for token in (ROLES[one.role], *self._message(one, at > asked), END, *self.after)
+        ]
+        return (*counted, *offered, *turns, ROLES[Role.ASSISTANT], *([THINK] if self.opens else []))
+
+    def answer(self, message: Message) -> tuple[int, ...]:
+        """The tokens of an answer, as they are sampled."""
+        written = [*_thought(message, self.opens), *message.text.encode(), *_calls(message, str)]
+        return (*written[1 if self.opens else 0 :], END)
+
+    def _message(self, message: Message, is_late: bool) -> list[int]:
+        thinks = self.thinks == "all" or (self.thinks == "last" and is_late)
+        thought = _thought(message, False) if thinks else []
+        text = message.text.strip() if self.trims else message.text
+        return [*thought, *text.encode(), *_calls(message, _json if self.rewrites else str)]
 
 
-def encode_prompt(messages: Sequence[Message], tools: Sequence[Any], thinks: bool) -> tuple[int, ...]:
-    """The tokens of a conversation, up to where the answer begins."""
-    offered = [300, *" ".join(tool.name for tool in tools).encode(), END] if tools else []
-    turns = [token for one in messages for token in (ROLES[one.role], *encode_message(one, thinks), END)]
-    return (*offered, *turns, ROLES[Role.ASSISTANT])
+def _thought(message: Message, always: bool) -> list[int]:
+    return [THINK, *(message.reasoning or "").encode(), THINK] if message.reasoning or always else []
+
+
+def _calls(message: Message, write: Callable[[str], str]) -> list[int]:
+    return [byte for call in message.tool_calls for byte in (CALL, *f"{call.name} {write(call.arguments)}".encode())]
+
+
+def _json(text: str) -> str:
+    return json.dumps(json.loads(text))
+
+
+TEMPLATES = {
+    "keeps": Template(),
+    "drops": Template("none"),
+    "last": Template("last", after=(10,)),
+    "opens": Template(opens=True),
+    "rewrites": Template("last", rewrites=True, after=(10,)),
+    "trims": Template("none", trims=True),
+    "counts": Template(counts=True),
+    "all": Template("none", opens=True, rewrites=True, trims=True, counts=True, after=(10, 10)),
+}
 
 
 class NotingModel:
-    """Answers at random by the seed, and notes it. The template of "keeps" keeps thoughts, that of "drops" does not."""
+    """Answers at random by the seed, and notes it. Each of its models has one of the templates."""
 
     blocking = False
 
@@ -76,19 +127,20 @@ class NotingModel:
     def entries(self) -> Sequence[CatalogueEntry]:
         return self._entries
 
-    _entries = tuple(entry_for(name, ABLE, Pricing(), 1_000_000) for name in ("keeps", "drops"))
+    _entries = tuple(entry_for(name, ABLE, Pricing(), 1_000_000) for name in TEMPLATES)
 
     def capabilities(self, model: str) -> Capabilities:
         return ABLE
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
-        return len(encode_prompt(request.messages, request.tools, model.base_model == "keeps"))
+        return len(TEMPLATES[model.base_model].prompt(request.messages, request.tools))
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         random = Random(request.sampling.seed)
-        prompt = encode_prompt(request.messages, request.tools, model.base_model == "keeps")
+        template = TEMPLATES[model.base_model]
+        prompt = template.prompt(request.messages, request.tools)
         message, reason = _drawn(random, request)
-        ids = (*encode_message(message, True), END)
+        ids = template.answer(message)
         logprobs = tuple(-random.random() * 4 for _ in ids)
         self.sampled.append(Sampled(prompt, ids, logprobs))
         entries = tuple(_entry(id_, logprob) for id_, logprob in zip(ids, logprobs, strict=True))
@@ -335,33 +387,54 @@ def play(platform: Platform, client: Client, base: str, seed: int) -> EpisodeGro
     return group
 
 
-def check_history(history: History, thinks: bool, sampled: set[Sampled]) -> list[Sampled]:
-    """Return what a history trains, checked against what was sampled, and against what the template writes."""
-    trained: list[Sampled] = []
+class Differs(AssertionError):
+    """What is kept or trained is not what was sampled: so many tokens `differ`, or are trained and were `unsampled`."""
+
+    def __init__(self, what: str, differ: int, unsampled: int) -> None:
+        super().__init__(f"{what}: {differ} tokens differ, {unsampled} are trained and were not sampled")
+        self.differ, self.unsampled = differ, unsampled
+
+
+def trained_of(history: History) -> list[Sampled]:
+    """What a history trains."""
+    return [
+        Sampled(one.prompt_token_ids, one.token_ids, tuple(entry.logprob for entry in one.logprobs))
+        for one in history.items
+        if isinstance(one, SampledChoice) and one.logprobs is not None
+    ]
+
+
+def check_history(history: History, template: Template) -> None:
+    """Check that each prompt that is trained on is what the template writes, and begins with all tokens before it."""
+    known: tuple[int, ...] = ()
     before: list[Any] = []
     for item in history.items:
         choice = item if isinstance(item, SampledChoice) else None
         if choice is not None and choice.logprobs is not None:
-            one = Sampled(choice.prompt_token_ids, choice.token_ids, tuple(entry.logprob for entry in choice.logprobs))
-            assert one in sampled
-            assert one.prompt == encode_prompt(before, history.tools, thinks)
-            if trained:
-                known = (*trained[-1].prompt, *trained[-1].ids)
-                assert one.prompt[: len(known)] == known
-            trained.append(one)
+            prompt = choice.prompt_token_ids
+            if prompt != template.prompt(before, history.tools) or prompt[: len(known)] != known:
+                raise Differs("a prompt", len(prompt), 0)
+            known = (*prompt, *choice.token_ids)
         before.append(item if choice is None else choice.message)
-    return trained
 
 
 def check_episode(group: EpisodeGroupHandle, model: NotingModel, base: str) -> list[TreeTurn]:
-    """Return the turns of a group's only episode: all that was sampled, of which each token is trained once at most."""
+    """Return the turns of a group's only episode: all that was sampled, of which each token is trained once at most.
+    Raises `Differs`."""
     (trajectory,) = group.trajectories().trajectories
-    turns = group[0].turns()
-    kept = [Sampled(one.prompt_ids, one.ids, tuple(e.logprob for e in one.logprobs or ())) for one in turns]
-    assert Counter(kept) == Counter(model.sampled)
-    trained: Counter[Sampled] = Counter()
+    turns, sampled = group[0].turns(), Counter(model.sampled)
+    kept = Counter(Sampled(one.prompt_ids, one.ids, tuple(e.logprob for e in one.logprobs or ())) for one in turns)
+    if kept != sampled:
+        raise Differs("what is kept", max(_tokens(kept - sampled), _tokens(sampled - kept)), 0)
+    trained = Counter(one for history in trajectory.histories for one in trained_of(history))
+    if not trained <= sampled:
+        raise Differs("what is trained", 0, _tokens(trained - sampled))
+    if trained.total() != sum(not one.untrained for one in turns):
+        raise Differs("what is trained is not what the turns say", _tokens(sampled - trained), 0)
     for history in trajectory.histories:
-        trained.update(check_history(history, base == "keeps", set(model.sampled)))
-    assert trained <= Counter(model.sampled)
-    assert trained.total() == sum(not one.untrained for one in turns)
+        check_history(history, TEMPLATES[base])
     return turns
+
+
+def _tokens(counted: "Counter[Sampled]") -> int:
+    return sum(len(one.ids) * number for one, number in counted.items())

@@ -4,6 +4,7 @@ log-probability is 0, there are no alternatives, and there is no end-of-turn tok
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import islice, repeat
 from typing import Any, TypeVar
 from zlib import crc32
@@ -36,7 +37,7 @@ _REQUIRED, _TEXT, _USER, _STOP = ToolMode.REQUIRED, ResponseType.TEXT, Role.USER
 
 T = TypeVar("T")
 
-LONGEST, _FEW = 1024, 4
+LONGEST, _FEW, _KNOWN = 1024, 4, 4096
 _TOKEN = re.compile(rf"[ \n]?[^ \n]{{1,{LONGEST}}}|[ \n]")
 
 AT_ONCE = 64
@@ -222,6 +223,7 @@ def _further_tokens(text: str) -> int:
     return further
 
 
+@lru_cache(_KNOWN)
 def token_id(token: str) -> int:
     """Return 32 bits that depend on the token alone, on every machine."""
     return crc32(_encoded(token))
@@ -249,7 +251,13 @@ def _count_texts(contents: list[Any]) -> int | None:
 
 
 def prompt_ids(messages: Sequence[Message]) -> tuple[int, ...]:
-    return tuple([token_id(token) for message in messages for token in split_tokens(message.text)])
+    texts = [message.text for message in messages]
+    return tuple([id_ for text in texts for id_ in (_ids if len(text) <= LONGEST else _ids.__wrapped__)(text)])
+
+
+@lru_cache(_KNOWN)
+def _ids(text: str) -> tuple[int, ...]:
+    return tuple(map(token_id, split_tokens(text)))
 
 
 def answer_of(text: str, request: CompletionRequest) -> Iterator[Deltas]:
@@ -351,6 +359,7 @@ def token_ids(tokens: Sequence[str], request: CompletionRequest) -> tuple[int, .
     return tuple(map(token_id, tokens)) if request.return_token_ids else ()
 
 
+@lru_cache(_KNOWN)
 def _certain(word: str, with_top: bool) -> TokenLogprob:
     raw = _encoded(word)
     alone = _logprob(word, 0.0, tuple(raw), id=crc32(raw))

@@ -63,6 +63,9 @@ class NotWorse:
         if (self.evaluation is None) is (self.runs is None):
             raise InvalidInput.at("evaluation", msg="give either an evaluation or two runs")
 
+    def decide(self, runtime: Any, by: Any, *runs: EvaluationRun) -> Mapping[str, Any] | None:
+        """Return what a part's own requirement shows of baseline and candidate. Raises `PromotionRefused`."""
+
 
 class Promotable(Protocol):
     """What has versions to be promoted, each called a `word`: a model its steps."""

@@ -275,20 +275,15 @@ class RateLimit:
     key_id: str
     arrival: float
 
-    def delay(self, time: float, per_minute: int) -> float:
-        """Return how many seconds after `time` a request may be made; zero or less means now."""
-        return self._arrival(time, per_minute) - time - RATE_PERIOD + RATE_PERIOD / per_minute
-
-    def after_request(self, time: float, per_minute: int) -> "RateLimit":
-        kept, full = self._arrival(time, per_minute), time + RATE_PERIOD
-        arrival = (kept if kept > time else time) + RATE_PERIOD / per_minute
-        return _limit(self.key_id, arrival if arrival < full else full)
-
-    def _arrival(self, time: float, per_minute: int) -> float:
-        """Return the arrival time, at most that of a bucket with one request left. A later time was stored before the
-        store's clock went back; without this, the key would wait until the clock caught up."""
-        possible = self.arrival <= time + RATE_PERIOD + _CLOCK_ROUNDING
-        return self.arrival if possible else time + RATE_PERIOD - RATE_PERIOD / per_minute
+    def request(self, time: float, per_minute: int) -> tuple[float, "RateLimit"]:
+        """Return how many seconds after `time` a request may be made, where zero or less means now, and the use after
+        it. An arrival later than that of a full bucket was stored before the store's clock went back: it counts as that
+        of a bucket with one request left, or the key would wait until the clock caught up."""
+        pause, full, kept = RATE_PERIOD / per_minute, time + RATE_PERIOD, self.arrival
+        if kept > full + _CLOCK_ROUNDING:
+            kept = full - pause
+        arrival = (kept if kept > time else time) + pause
+        return kept - full + pause, _limit(self.key_id, arrival if arrival < full else full)
 
 
 _CLOCK_ROUNDING = 1e-5

@@ -127,7 +127,7 @@ def _array(value: tuple[Any, ...], data: list[str]) -> str:
     if not value or not hasattr(value[0], "__attrs_attrs__"):
         return _data(value, data)
     write = _WRITERS[type(value[0])]
-    return f"[{','.join([write(part, data) for part in value])}]"
+    return f"[{','.join([write(part, data) for part in value]) if len(value) > 1 else write(value[0], data)}]"
 
 
 def _fields_of(cls: type) -> _Writer:

@@ -293,6 +293,12 @@ def dumps(value: object) -> bytes:
     return "".join(_encode(value, 0)).encode("ascii")
 
 
+def kept_data(value: object) -> Any:
+    """Return the JSON data of a value that a store has kept, which may be larger than what a client may send."""
+    raw = dumps(value)
+    return loads(raw, max_structure=len(raw))
+
+
 def checked_dumps(value: object, *, at: tuple[str | int, ...] = ()) -> bytes:
     """Return what `dumps` does for a value of the host, after checking that `loads` can read it back. Raises
     `InvalidInput` at the place `at`."""

@@ -17,6 +17,7 @@ from modelyard.parts.metrics.service import Metrics
 from modelyard.parts.operating.retry import Retry
 from modelyard.parts.responses.service import Responses
 from modelyard.parts.retention.service import Keep
+from modelyard.parts.review.service import Reviews
 from modelyard.parts.shares.service import Shares
 from modelyard.parts.sweeps.service import StartSweep, Sweeps
 from modelyard.parts.tinker.service import TrainingRuns
@@ -51,6 +52,8 @@ class StandardResources:
     """Training data from what was asked and answered."""
     variants: Variants
     """What one serves under a name: models with a prompt and parameters, in versions."""
+    review: Reviews
+    """Rows that people label, to check judges and correct their numbers."""
     webhooks: Webhooks
     """Events that are posted to addresses of their owner."""
     metrics: Metrics

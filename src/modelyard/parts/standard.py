@@ -41,6 +41,7 @@ STANDARD: Sequence[Part] = (
     _standard("loops"),
     _standard("distillation"),
     _standard("variants", "names"),
+    _standard("review"),
     _standard("uploads"),
     _standard("shares"),
     _standard("webhooks", "on_event", "upkeep"),

@@ -282,6 +282,7 @@ _NAMED: Mapping[str, Any] = {
     "json": json_values,
 }
 _IN_PLACE: Mapping[Convert | None, tuple[str, str]] = {
+    number: (" and type({0}) is float and {0} == {0}", "{0}"),
     decimal: (" and {}.is_finite()", "{}"),
     dump_decimal: (" and {}.is_finite()", "str({})"),
     utc: (" and {}.tzinfo is utc", "{}"),

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from dashboard_pages import FIRST, REFUSED, addresses, fill
+from dashboard_pages import FIRST, LONG_NAME, LONG_PROJECT, REFUSED, addresses, fill
 from modelyard import Platform, Settings, open_platform
 from modelyard.domain.identity import host
 from modelyard.http.message import Request
 from modelyard.parts.dashboard.app import Dashboard
 from modelyard.parts.dashboard.routes import ROUTES
-from modelyard.parts.dashboard.view import duration
+from modelyard.parts.dashboard.view import LONGEST_NAME, duration
 
 pytestmark = pytest.mark.slow
 
@@ -70,6 +70,32 @@ def test_no_page_has_a_style_that_the_policy_drops_or_an_empty_table(pages: dict
     for address, text in pages.items():
         assert not re.search(r"<[^>]* style=", text.replace(' style="color-scheme', "")), address
         assert "<tbody></tbody>" not in text, address
+
+
+def test_letters_of_every_script_are_shown_as_they_are(pages: dict[str, str]) -> None:
+    shown = [address for address, text in pages.items() if "\u05e9\u05dc\u05d5\u05dd" in text]
+    assert any(address.startswith("traces/") for address in shown)
+    assert [address for address, text in pages.items() if re.search(r"\\u[0-9a-f]{4}", text)] == []
+
+
+def test_a_long_name_in_a_title_and_in_a_list_keeps_its_ends(pages: dict[str, str]) -> None:
+    found = re.search(f'<h1><span title="{LONG_PROJECT}/{LONG_NAME}">([^<]*)</span></h1>', "".join(pages.values()))
+    assert found is not None
+    shown = found.group(1)
+    assert shown.startswith("ppp")
+    assert shown.endswith(LONG_NAME[-30:])
+    assert len(shown) == LONGEST_NAME
+    assert f"…{LONG_NAME[-35:]}</span></a>" in pages["models"]  # of the host, with the entity before it
+
+
+def test_a_job_that_has_ended_awaits_nothing(platform: Platform, pages: dict[str, str]) -> None:
+    ended = {f"jobs/{job.id}" for job in platform.jobs.list() if job.ended_at is not None} & {*pages}
+    assert ended
+    assert [address for address in ended if " yet" in pages[address]] == []
+
+
+def test_a_list_shows_the_first_tags_and_how_many_more(pages: dict[str, str]) -> None:
+    assert "and 8 more" in pages["models"]
 
 
 def test_no_link_of_a_page_leads_nowhere(platform: Platform, pages: dict[str, str]) -> None:

@@ -14,10 +14,12 @@ import pytest
 from modelyard.clock import SystemClock
 from modelyard.compose import open_platform
 from modelyard.domain.identity import host
+from modelyard.domain.usage import Budget
 from modelyard.engines import TabularTrainer
 from modelyard.formats.training_data import GROUPS
 from modelyard.http.message import Request
 from modelyard.parts.dashboard.app import Dashboard
+from modelyard.parts.dashboard.pages.usage import budget_bar
 from modelyard.platform.platform import Platform
 from modelyard.platform.training.trajectories import summarize
 from modelyard.protocols import Started
@@ -254,6 +256,14 @@ def test_evaluations_of_deleted_checkpoints_stay_on_the_page_of_their_model() ->
         text = page(platform, "models", model.id)
     shown = text.partition("Evaluated by")[2].partition("</section>")[0]
     assert [step for step in ("step 2<", "step 1, deleted<") if step in shown] == ["step 2<", "step 1, deleted<"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"), [("2.50", "nearly used up"), ("2.40", "used up"), ("2.53", "nearly used up"), ("2.54", "")]
+)
+def test_a_budget_that_is_next_to_used_up_says_so(limit: str, said: str) -> None:
+    text = budget_bar(Budget("acme", "acme", Decimal(limit), spent=Decimal("2.41")))
+    assert re.findall('chip worse">([^<]*)<', text) == ([said] if said else [])
 
 
 def test_budgets_of_keys_and_projects_of_every_entity_are_shown_page_by_page() -> None:

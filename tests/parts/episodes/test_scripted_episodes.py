@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from episode_agents import NotingModel, check_episode, play
+from episode_agents import TEMPLATES, NotingModel, check_episode, play
 from example_counts import examples
 from http_client import Client, client_of
 from modelyard import open_platform
@@ -22,13 +22,13 @@ Yard = tuple[Platform, NotingModel, Client]
 @pytest.fixture(scope="module")
 def yard() -> Iterator[Yard]:
     model = NotingModel()
-    with open_platform(backend=model, trainers=[TabularTrainer(("keeps", "drops"))]) as platform:
-        for name in ("keeps", "drops"):
+    with open_platform(backend=model, trainers=[TabularTrainer(tuple(TEMPLATES))]) as platform:
+        for name in TEMPLATES:
             platform.models.create(name, project="desk", base_model=name)
         yield platform, model, client_of(platform)
 
 
-@given(st.integers(0, 2**32), st.sampled_from(("keeps", "drops")))
+@given(st.integers(0, 2**32), st.sampled_from(tuple(TEMPLATES)))
 @examples(60, deadline=None)
 def test_what_is_trained_is_what_was_sampled(yard: Yard, seed: int, base: str) -> None:
     platform, model, client = yard
@@ -47,7 +47,7 @@ def test_the_scripts_have_all_that_programs_do(yard: Yard) -> None:
     platform, _, client = yard
     found: Counter[str] = Counter()
     for seed in range(60):
-        group = play(platform, client, ("keeps", "drops")[seed % 2], seed)
+        group = play(platform, client, list(TEMPLATES)[seed % len(TEMPLATES)], seed)
         turns = group[0].turns()
         found.update(one.why.partition(":")[0] for one in turns)
         found.update({"replaced": sum(bool(one.untrained) for one in turns)})

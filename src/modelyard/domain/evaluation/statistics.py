@@ -189,7 +189,7 @@ class Distribution:
         if not values:
             return None
         low, high = min(values), max(values)
-        step = round_step(max((high - low) / BARS, _LEAST)) if high > low else abs(low) or 1.0
+        step = round_step(max((high - low) / BARS, _LEAST)) if high > low else max(abs(low), _LEAST) if low else 1.0
         first, last = round(low / step), round(high / step)
         counts = Counter(map(round, map(truediv, values, repeat(step))))
         return cls(first, step, tuple(counts[at] for at in range(first, last + 1)))
@@ -302,7 +302,7 @@ def sample_size(difference: float, deviation: float, power: float = 0.8, confide
 
 def t_tail(t: float, freedom: int) -> float:
     """Return the probability that Student's t with so many degrees of freedom is larger than `t`, for t >= 0."""
-    return _incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
+    return incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
 
 
 @lru_cache(256)
@@ -316,12 +316,12 @@ def t_quantile(share: float, freedom: int) -> float:
     return high
 
 
-def _incomplete_beta(x: float, a: float, b: float) -> float:
+def incomplete_beta(x: float, a: float, b: float) -> float:
     """Compute the regularised incomplete beta function (Abramowitz and Stegun 26.5.8), where it converges fast."""
     if x in (0.0, 1.0):
         return x
     if x > (a + 1) / (a + b + 2):
-        return 1 - _incomplete_beta(1 - x, b, a)
+        return 1 - incomplete_beta(1 - x, b, a)
     log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
     return math.exp(log_front) / (a * _continued_fraction(x, a, b))
 

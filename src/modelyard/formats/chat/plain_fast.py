@@ -184,7 +184,7 @@ def _plain_fields(body: Mapping[str, Any]) -> dict[str, Any] | None:
         if found is None:
             return None
         (numbers if name == "logit_bias" else fields)[name] = found
-    return fields | number_fields(numbers)
+    return fields | number_fields(numbers) if numbers else fields
 
 
 def _fits(name: str, value: Any) -> bool:

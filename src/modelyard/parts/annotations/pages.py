@@ -2,15 +2,15 @@
 
 from itertools import islice
 
-from modelyard.parts.annotations.records import AnnotatedKind, Annotation
-from modelyard.parts.dashboard.view import Redirect, View, whole_number
+from modelyard.parts.annotations.records import MAX_TAGS, AnnotatedKind, Annotation
+from modelyard.parts.dashboard.view import Redirect, View, begun, whole_number
 from modelyard.parts.reports.html import Html, chip, folded, joined, tag
 
 SEARCHED = 1000
 """How many of the newest annotations of a kind are searched."""
 
-SHOWN_NOTE = 80
-"""How many characters of a note a line of a list shows."""
+SHOWN_TAGS = 6
+"""How many tags a line of a list shows."""
 
 
 def annotated(view: View, kind: AnnotatedKind, text: str) -> frozenset[str]:
@@ -22,12 +22,14 @@ def annotated(view: View, kind: AnnotatedKind, text: str) -> frozenset[str]:
 def badges(view: View, one: Annotation | None, section: str) -> Html:
     if one is None:
         return Html("")
-    note = one.note if len(one.note) <= SHOWN_NOTE else f"{one.note[:SHOWN_NOTE]}…"
-    return joined([_tags(view, one, section), tag("small", note) if note else ""])
+    note = tag("small", begun(one.note), kind="note") if one.note else ""
+    return joined([_tags(view, one, section, SHOWN_TAGS), note])
 
 
-def _tags(view: View, one: Annotation, section: str) -> Html:
-    return joined(part for name in one.tags for part in (tag("a", chip(name), href=view.url(section, q=name)), " "))
+def _tags(view: View, one: Annotation, section: str, most: int = MAX_TAGS) -> Html:
+    links = [tag("a", chip(name), href=view.url(section, q=name)) for name in one.tags[:most]]
+    more = [f"and {len(one.tags) - most} more"] if len(one.tags) > most else []
+    return joined(part for link in (*links, *more) for part in (link, " "))
 
 
 def notes(view: View, subject: str, section: str, *path: object) -> Html:

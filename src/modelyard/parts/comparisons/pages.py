@@ -38,7 +38,7 @@ def shown(view: View) -> HtmlPage:
     runs = list(_newest(view).get(name, {}).values())[:MOST_RUNS]
     if len(runs) < 2:
         nothing = empty("This evaluation has no two completed runs of different models.")
-        return HtmlPage("Comparison", nothing, lead=_OF_ALL)
+        return HtmlPage(f"Comparison on {ref_text(name)}" if name else "Comparison", nothing, lead=_OF_ALL)
     chosen = next((run for run in runs if run.id == view.query.get("baseline")), None)
     found = view.platform.evaluations.compare_all(runs, chosen)
     title = f"{ref_text(name)}: {found.sheet.title}"

@@ -1,5 +1,7 @@
 """From the request for a page to its HTML: the caller's view of the platform, links, forms, the frame."""
 
+import json
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -11,11 +13,12 @@ from weakref import WeakValueDictionary
 
 import attrs
 
+from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.comparison import Verdict
 from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput, ModelyardError
 from modelyard.part import DashboardPage
-from modelyard.parts.reports.html import Html, chip, html, joined, tag
+from modelyard.parts.reports.html import Html, chip, html, joined, shortened, tag
 from modelyard.platform.platform import Platform
 from modelyard.report.numbers import NONE, count_text, id_text
 
@@ -36,6 +39,11 @@ NAVIGATION_END = (
     ("Catalogue", "catalogue"),
     ("API", "api"),
 )
+
+LONGEST_NAME = 72
+"""How many characters of a name are shown."""
+
+LONGEST_NOTE, LONGEST_MESSAGE = 80, 200
 
 AT_ONCE = 1000
 """How many trials are read at most before a page is shown."""
@@ -252,6 +260,30 @@ def short_id(id: str) -> Html:
     return tag("span", id_text(id), kind="id", title=None if id_text(id) == id else id)
 
 
+def name_text(name: str) -> Html:
+    """Return a name, of which a long one loses its middle; both ends tell it from others.
+
+    >>> name_text("bots/desk")
+    'bots/desk'
+    """
+    return shortened(_without_middle(name), name)
+
+
+def _without_middle(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}…{name[-LONGEST_NAME // 2 + 1 :]}"
+
+
+def begun(text: str, most: int = LONGEST_NOTE) -> str:
+    """Return as much of a text as a line of a list shows."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def json_text(value: object) -> str:
+    """Return a value as JSON that people read: letters of every script as they are."""
+    text = json.dumps(json.loads(canonical_json(value)), ensure_ascii=False)
+    return text.encode(errors="backslashreplace").decode()
+
+
 def bar(part: float, whole: float, label: str) -> Html:
     return joined([tag("progress", value=min(part, whole), max=whole or 1, aria_label=label), tag("small", label)])
 
@@ -275,10 +307,16 @@ def framed(view: View, page: HtmlPage) -> Html:
         ]
     )
     lead = tag("p", page.lead, kind="quiet lead") if page.lead else ""
-    main = tag("main", tag("h1", page.title), lead, page.content, kind="modelyard", id="content", data_live=page.live)
+    main = tag(
+        "main", tag("h1", *_title(page.title)), lead, page.content, kind="modelyard", id="content", data_live=page.live
+    )
     skip = tag("a", "Skip to content", href="#content", kind="skip")
     body = tag("body", skip, _header(view), main)
     return Html(f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>{body}</html>\n')
+
+
+def _title(title: str) -> Iterator[Html]:
+    return map(name_text, re.split("( )", title))
 
 
 def _is_shown(view: View, page: DashboardPage) -> bool:

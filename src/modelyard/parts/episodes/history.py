@@ -1,8 +1,7 @@
 """How two histories are compared: by a digest of their messages, message after message, and of their tokens."""
 
 import json
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import attrs
 
@@ -55,26 +54,38 @@ def tools_digest(tools: Sequence[Tool]) -> str:
     return chained(START, canonical_json([tool_object(tool) for tool in tools])) if tools else START
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class HistoryDigests:
     """The digests of a history after each of its messages; the first is that of none."""
 
+    messages: tuple[Message, ...]
     common: tuple[str, ...]
     exact: tuple[str, ...]
 
     @classmethod
-    def of(cls, messages: Iterable[Message]) -> "HistoryDigests":
-        """Digest the messages of a prompt."""
-        common, exact = [START], [START]
-        for message in messages:
+    def of(cls, messages: tuple[Message, ...], known: "Sequence[HistoryDigests]" = ()) -> "HistoryDigests":
+        """Digest the messages of a prompt; what begins a history that is `known` is not digested again."""
+        shared, begun = 0, _NONE
+        for other in known:
+            length = len(other.messages)
+            if messages[:length] != other.messages:
+                length = common_length(messages, other.messages)
+            if length > shared:
+                shared, begun = length, other
+        common, exact = list(begun.common[: shared + 1]), list(begun.exact[: shared + 1])
+        for message in messages[shared:]:
             both = _both(common[-1], exact[-1], message)
             common.append(both[0])
             exact.append(both[1])
-        return cls(tuple(common), tuple(exact))
+        return cls(messages, tuple(common), tuple(exact))
 
-    def answered(self, answer: Message) -> tuple[str, str]:
-        """Return both digests of the history with the answer."""
-        return _both(self.common[-1], self.exact[-1], answer)
+    def answered(self, answer: Message) -> "HistoryDigests":
+        """Return those of the history with the answer."""
+        common, exact = _both(self.common[-1], self.exact[-1], answer)
+        return HistoryDigests((*self.messages, answer), (*self.common, common), (*self.exact, exact))
+
+
+_NONE = HistoryDigests((), (START,), (START,))
 
 
 def _both(common: str, exact: str, message: Message) -> tuple[str, str]:
@@ -84,11 +95,6 @@ def _both(common: str, exact: str, message: Message) -> tuple[str, str]:
     if common == exact and is_common and message.role is not Role.DEVELOPER:
         return found, found
     return chained(common, common_form(message)), found
-
-
-def tokens_digest(ids: Sequence[int], length: int | None = None) -> str:
-    """Return the digest of the first `length` token ids; of all by default."""
-    return hashlib.sha256(array("q", ids[:length]).tobytes()).hexdigest()
 
 
 def common_length(one: Sequence[object], other: Sequence[object]) -> int:

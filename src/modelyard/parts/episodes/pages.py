@@ -3,7 +3,7 @@
 from itertools import islice
 
 from modelyard.domain.models import Model
-from modelyard.parts.dashboard.view import HtmlPage, View, empty, short_id, when
+from modelyard.parts.dashboard.view import LONGEST_MESSAGE, HtmlPage, View, begun, empty, name_text, short_id, when
 from modelyard.parts.episodes.handle import EpisodeGroupHandle, EpisodeHandle
 from modelyard.parts.episodes.health import GroupHealth, health_of
 from modelyard.parts.episodes.records import Episode, EpisodeGroup, EpisodeState
@@ -37,8 +37,8 @@ def groups(view: View) -> HtmlPage:
 
 
 def _group_line(view: View, one: EpisodeGroup) -> tuple[object, ...]:
-    link = view.link(one.name, "episodes", one.id)
-    return link, one.model, one.size, _state(view, one), when(one.deadline), when(one.created_at)
+    link = view.link(name_text(one.name), "episodes", one.id)
+    return link, name_text(one.model), one.size, _state(view, one), when(one.deadline), when(one.created_at)
 
 
 def _state(view: View, group: EpisodeGroup) -> Html:
@@ -113,7 +113,7 @@ def _episode_line(
         len(sequences_of(turns)),
         sampled,
         sum(len(one.injected) for one in turns),
-        episode.why_failed(stored) if state is EpisodeState.FAILED else "",
+        begun(episode.why_failed(stored), LONGEST_MESSAGE) if state is EpisodeState.FAILED else "",
     )
 
 
@@ -125,7 +125,9 @@ def episode(view: View) -> HtmlPage:
     stored, turns = handle.refresh(), handle.turns()
     places = {one.id: place for place, sequence in enumerate(sequences_of(turns)) for one in sequence}
     group = view.platform.part(Episodes).get(stored.group_id).refresh()
-    back = tag("p", view.link(group.name, "episodes", group.id), f", reward {_number(stored.reward) or 'none'}")
+    back = tag(
+        "p", view.link(name_text(group.name), "episodes", group.id), f", reward {_number(stored.reward) or 'none'}"
+    )
     shown = [_turn(one, places.get(one.id)) for one in sorted(turns, key=_path)]
     nothing = empty("No call yet. Give the program this address, and the key:", handle.base_url)
     content = joined([back, *shown] if shown else [back, nothing])
@@ -161,6 +163,8 @@ def _turn(one: TreeTurn, sequence: int | None) -> Html:
 def _tokens(one: TreeTurn) -> list[Html]:
     """Return the sampled tokens, each with its log-probability."""
     entries = (one.logprobs or ())[:SHOWN_TOKENS]
+    if not one.choice.message.text and not one.choice.message.tool_calls:
+        return [tag("small", "nothing")]
     if not entries:
         return [tag("span", one.choice.message.text)]
     shown = [tag("span", entry.token, title=f"{entry.logprob:.3f}") for entry in entries]

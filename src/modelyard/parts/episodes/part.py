@@ -56,7 +56,7 @@ def _captures(runtime: "Runtime", snapshot: "Snapshot", principal: "Principal") 
         return None
     from modelyard.parts.episodes.capture import capture_of
 
-    return capture_of(snapshot, principal)
+    return capture_of(runtime, snapshot, principal)
 
 
 def _submits(training: Any, kind: str, model: Any, data: Any, *of: Any) -> "JobHandle | None":

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from modelyard.domain.frozen_fast import quick_init
 from modelyard.domain.models import Model
 from modelyard.domain.record import KEPT, Index, Record, frozen_mapping, sequence_field
 
@@ -79,7 +80,8 @@ class Episode:
         return self.failure or ("it had no reward when it was trained" if group.job_id else "no reward came in time")
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class EpisodeTurn:
     """One answer of a model within an episode; `id` is that of the completion, with the number of a later choice.
 
@@ -91,7 +93,7 @@ class EpisodeTurn:
 
     `body` has the messages that follow those of the parent, or all of them if `whole`; the token ids of the prompt that
     follow the parent's if the prompt `continues` its tokens, else all of them; the tools, unless they are the parent's;
-    the answer, its token ids and their log-probabilities.
+    the answer, its token ids, their log-probabilities and their texts (`packed` writes numbers as short strings).
     """
 
     id: str

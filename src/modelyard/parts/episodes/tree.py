@@ -12,6 +12,7 @@ from modelyard.domain.training import SampledChoice
 from modelyard.formats.chat.messages import RecordedMessage, RecordedTool, message_of, tool_of
 from modelyard.formats.converter import structure, unstructure
 from modelyard.parts.episodes.history import common_form, common_length
+from modelyard.parts.episodes.packed import IDS, entries_of, unpacked
 from modelyard.parts.episodes.records import EpisodeTurn
 
 FIRST = "the first turn"
@@ -107,33 +108,20 @@ def _place(turn: EpisodeTurn, waiting: dict[str, EpisodeTurn], placed: dict[str,
 
 def _read(turn: EpisodeTurn, parent: TreeTurn | None) -> TreeTurn:
     body = unstructure(turn.body)
-    messages, prompt = tuple(map(_message, body["messages"])), tuple(body["prompt"])
+    messages, prompt = tuple(map(_message, body["messages"])), unpacked(IDS, body["prompt"])
     if parent is not None:
         messages = messages if turn.whole else (*parent.said, *messages)
         prompt = (*parent.all_ids, *prompt) if turn.continues else prompt
     tools = tuple(tool_of(structure(RecordedTool, one)) for one in body["tools"]) if "tools" in body else None
     if tools is None:
         tools = () if parent is None else parent.tools
-    choice = SampledChoice(
-        _message(body["answer"]), FinishReason(body["finish_reason"]), _entries(body), tuple(body["ids"]), prompt
-    )
+    answer, reason, ids = _message(body["answer"]), FinishReason(body["finish_reason"]), unpacked(IDS, body["ids"])
+    choice = SampledChoice(answer, reason, entries_of(body, answer), ids, prompt)
     return TreeTurn(turn, parent, turn.continues and parent is not None, messages, tools, prompt, choice)
 
 
 def _message(value: Any) -> Message:
     return message_of(structure(RecordedMessage, value))
-
-
-def _entries(body: Any) -> tuple[TokenLogprob, ...] | None:
-    if body["logprobs"] is None:
-        return None
-    odd = body.get("bytes", {})
-    pairs = enumerate(zip(body["texts"], body["logprobs"], strict=True))
-    return tuple(TokenLogprob(text, logprob, _bytes(odd, at, text)) for at, (text, logprob) in pairs)
-
-
-def _bytes(odd: Any, at: int, text: str) -> tuple[int, ...]:
-    return tuple(odd[str(at)]) if str(at) in odd else tuple(text.encode("utf-8", "surrogatepass"))
 
 
 def _joined_late(one: TreeTurn, others: Iterable[TreeTurn]) -> TreeTurn:
@@ -199,6 +187,8 @@ def _untrained(one: TreeTurn, model_id: str) -> str:
         return f"{one.turn.called!r} answered, which is not the model that is trained"
     if one.turn.body.get("raw"):
         return "it continued a raw prompt, without a conversation"
+    if len(one.all_ids) != one.turn.length:
+        return "turns that it follows were removed"
     if not one.ids or not one.prompt_ids:
         return "the backend gave no token ids"
     if one.logprobs is None:

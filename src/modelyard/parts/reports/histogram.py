@@ -6,7 +6,7 @@ from html import escape
 import attrs
 
 from modelyard.domain.evaluation.statistics import Distribution
-from modelyard.parts.reports.line_plot import COLOURS, Scale, round_number
+from modelyard.parts.reports.line_plot import COLOURS, Scale, fitted, round_number, tick_label
 
 WIDTH, HEIGHT = 340, 200
 LEFT, RIGHT, TOP, BOTTOM = 44, 12, 44, 40
@@ -38,7 +38,8 @@ class Histogram:
         yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
         yield ' font-family="system-ui, sans-serif" font-size="12" fill="currentColor">'
         yield f"<title>{escape(self.title)}</title><desc>{escape(self._description())}</desc>"
-        yield f'<text x="{LEFT}" y="16" font-size="14" font-weight="600">{escape(self.title)}</text>'
+        title = escape(fitted(self.title, WIDTH - RIGHT - LEFT))
+        yield f'<text x="{LEFT}" y="16" font-size="14" font-weight="600">{title}</text>'
         yield f'<text x="{LEFT}" y="34" opacity=".7">{self.of}</text>'
         yield from _grid(up)
         for centre, count in zip(bars.centres, bars.counts, strict=True):
@@ -69,7 +70,7 @@ class Histogram:
         for value in across.ticks(5):
             x = f"{across(value):.1f}"
             yield f'<path d="M{x} {bottom}v4" stroke="currentColor" stroke-opacity=".5"/>'
-            yield f'<text x="{x}" y="{bottom + 17}" text-anchor="middle" opacity=".7">{round_number(value)}</text>'
+            yield tick_label(value, across(value), bottom + 17, WIDTH)
         below = "difference" if self.differences else "score"
         yield f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end" opacity=".7">{below}</text>'
         yield f'<path d="M{LEFT} {bottom}H{WIDTH - RIGHT}" stroke="currentColor" stroke-opacity=".5"/>'

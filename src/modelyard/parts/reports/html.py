@@ -26,8 +26,8 @@ STYLE = """
 .modelyard p{margin:6px 0;max-width:76ch;overflow-wrap:anywhere}
 .modelyard .headline{font-size:18px;line-height:1.4;margin:10px 0 16px;overflow-wrap:anywhere}
 .modelyard .quiet,.modelyard dt,.modelyard caption{opacity:.68}
-.modelyard dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 18px;margin:14px 0}
-.modelyard dt{float:none;font-weight:400;width:auto;margin:0}
+.modelyard dl{display:grid;grid-template-columns:fit-content(40%) minmax(0,1fr);gap:2px 18px;margin:14px 0}
+.modelyard dt{float:none;font-weight:400;width:auto;margin:0;overflow-wrap:anywhere}
 .modelyard dd{margin:0;overflow-wrap:anywhere}
 .modelyard [title]{text-decoration:underline dotted rgba(128,128,128,.7);text-underline-offset:3px}
 .modelyard code{background:none;border:0;padding:0;font-size:12px}
@@ -45,9 +45,12 @@ STYLE = """
 .modelyard td.text{font:12px/1.45 ui-monospace,Menlo,Consolas,monospace}
 .modelyard td small{display:block;opacity:.68;white-space:nowrap}
 .modelyard td.long,.modelyard td.long small{min-width:140px;white-space:normal;overflow-wrap:anywhere}
+.modelyard th.long,.modelyard td:has(.chip.long){min-width:140px;white-space:normal;overflow-wrap:anywhere}
+.modelyard td small.note{min-width:140px;white-space:normal;overflow-wrap:anywhere}
 .modelyard .strip{display:block;margin:2px 0;min-width:170px;max-width:none}
 .modelyard .chip{display:inline-block;padding:1px 9px;border-radius:99px;background:rgba(128,128,128,.18)}
 .modelyard .chip{font-size:12px;font-weight:600;white-space:nowrap}
+.modelyard .chip.long{border-radius:10px;white-space:normal;overflow-wrap:anywhere}
 .modelyard .chip.better{background:#009E7333}
 .modelyard .chip.worse{background:#D55E0033}
 .modelyard .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,366px),1fr));gap:14px}
@@ -76,7 +79,9 @@ STYLE = """
 .modelyard .cards td.brief small{display:inline;margin-left:6px}
 .modelyard .cards td.brief:not([data-label=""])::before{content:none}
 }
+@media (forced-colors:active){.modelyard .chip{border:1px solid}}
 @media print{
+.modelyard .chip{border:1px solid rgba(128,128,128,.6)}
 .modelyard{max-width:none;font-size:11px}
 .modelyard .wide{overflow:visible;border:0}
 .modelyard th,.modelyard td,.modelyard td.number,.modelyard th.number{white-space:normal}
@@ -93,8 +98,8 @@ STYLE = """
 _PAGE_STYLE = """
 :root{color-scheme:light dark}
 body{margin:0;padding:32px 28px 64px;background:#fff;color:#1a1d21}
-@media (prefers-color-scheme:dark){body{background:#15181c;color:#e6e8eb}}
-@media print{body{padding:0}}
+@media screen and (prefers-color-scheme:dark){body{background:#15181c;color:#e6e8eb}}
+@media print{:root{color-scheme:light}body{padding:0}}
 """
 
 
@@ -104,8 +109,10 @@ class Html(str):
     __slots__ = ()
 
 
-_MARKUP, _LONG = re.compile("<[^>]*>"), re.compile(r"[^\s-]{32}")
+_MARKUP, _LONG = re.compile("<[^>]*>"), re.compile(r"[^\s-]{24}")
 """A cell with so long a word is broken anywhere, or else its table would be wider than the page."""
+
+LONG_HEADING, LONG_CHIP = 32, 36
 
 _VOID = frozenset({"input", "link", "meta"})
 
@@ -142,7 +149,7 @@ def shortened(shown: str, whole: str) -> Html:
     return html(shown) if shown == whole else Html(f'<span title="{escape(whole)}">{escape(shown)}</span>')
 
 
-def facts(pairs: Iterable[tuple[str, object]]) -> Html:
+def facts(pairs: Iterable[tuple[object, object]]) -> Html:
     return tag("dl", *(part for name, value in pairs for part in (tag("dt", name), tag("dd", value))))
 
 
@@ -155,10 +162,14 @@ def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]], 
     shown = [at for at in range(len(columns)) if not rows or any(row[at] != "" for row in rows)]
     columns, rows = [columns[at] for at in shown], [[row[at] for at in shown] for row in rows]
     cards = len(columns) > AS_TABLE or any("text" in kind for _, kind in columns)
-    head = tag("tr", *(tag("th" if name else "td", name, kind=of) for name, of in columns))
+    head = tag("tr", *(tag("th" if name else "td", name, kind=_heading(name, of)) for name, of in columns))
     lines = (tag("tr", *(_cell(*one, cards) for one in zip(row, columns, strict=True))) for row in rows)
     kinds = " ".join(filter(None, ("wide", "cards" if cards else "", kind)))
     return tag("div", tag("table", tag("thead", head), tag("tbody", *lines)), kind=kinds)
+
+
+def _heading(name: str, kind: str) -> str:
+    return f"{kind} long".strip() if len(name) > LONG_HEADING or _LONG.search(name) else kind
 
 
 def _cell(cell: object, column: tuple[str, str], labelled: bool) -> Html:
@@ -169,7 +180,8 @@ def _cell(cell: object, column: tuple[str, str], labelled: bool) -> Html:
 
 
 def chip(text: str, kind: str = "") -> Html:
-    return tag("span", text, kind=f"chip {kind}".strip())
+    long = "long" if len(text) > LONG_CHIP or _LONG.search(text) else ""
+    return tag("span", text, kind=" ".join(filter(None, ("chip", kind, long))))
 
 
 def section(title: str, *content: object) -> Html:

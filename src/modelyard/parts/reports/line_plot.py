@@ -5,7 +5,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from itertools import groupby
+from itertools import accumulate, groupby
 
 import attrs
 
@@ -18,6 +18,9 @@ SMALL = (340, 130)
 
 NARROW = (340, 180)
 """Of a large plot on a narrow screen."""
+
+TITLE_SIZE, DIGIT_WIDTH = 14, 7.8
+"""In pixels."""
 
 POINTED_AT = 200
 """How many points of a line at most say their value under the pointer."""
@@ -158,18 +161,40 @@ def _drawn(plot: Plot, style: str) -> Iterator[str]:
     yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img"'
     yield f' font-family="system-ui, sans-serif" font-size="12" fill="currentColor"{style}>'
     yield f"<title>{escape(plot.title)}</title><desc>{escape(_description(plot))}</desc>"
-    yield f'<text x="{LEFT}" y="16" font-size="14" font-weight="600">{escape(plot.title)}</text>'
-    yield from _last_value(plot, width)
+    last = _last_value(plot)
+    yield f'<text x="{LEFT}" y="16" font-size="14" font-weight="600">'
+    yield f"{escape(fitted(plot.title, width - RIGHT - LEFT - room_of(last)))}</text>"
+    yield f'<text x="{width - RIGHT}" y="16" font-size="14" text-anchor="end">{last}</text>' if last else ""
     for at, panel in enumerate(plot.panels):
         yield from _panel(panel, across, TOP + at * (panel_height + GAP), plot)
     yield f'<text x="{width - RIGHT}" y="{height - 6}" text-anchor="end" opacity=".7">{escape(plot.x_label)}</text>'
     yield "</svg>\n"
 
 
-def _last_value(plot: Plot, width: int) -> Iterator[str]:
+def _last_value(plot: Plot) -> str:
     if len(plot.panels) == 1 and len(plot.panels[0].series) == 1 and plot.panels[0].series[0].points:
-        last = f"{plot.panels[0].series[0].points[-1][1]:.4g}"
-        yield f'<text x="{width - RIGHT}" y="16" font-size="14" text-anchor="end">{last}</text>'
+        return f"{plot.panels[0].series[0].points[-1][1]:.4g}"
+    return ""
+
+
+def room_of(text: str, size: float = TITLE_SIZE) -> float:
+    """Return about how wide a text is at most, in bold letters of this size."""
+    return sum(size * (1.15 if one in "MW@%" or one > "\u2000" else 0.85 if one.isupper() else 0.72) for one in text)
+
+
+def fitted(text: str, room: float, size: float = TITLE_SIZE) -> str:
+    """Return as much of a text as fits into so many pixels."""
+    if room_of(text, size) <= room:
+        return text
+    widths = accumulate(room_of(one, size) for one in text)
+    return text[: sum(width <= room - size for width in widths)] + "…"
+
+
+def tick_label(value: float, x: float, y: float, width: float) -> str:
+    """Return the label below a tick, which does not pass the right border."""
+    shown = round_number(value)
+    at = min(x, width - 1 - DIGIT_WIDTH * len(shown) / 2)
+    return f'<text x="{at:.1f}" y="{y:g}" text-anchor="middle" opacity=".7">{shown}</text>'
 
 
 def _ends(plot: Plot) -> list[float]:
@@ -204,7 +229,7 @@ def _panel(panel: Panel, across: Scale, top: int, plot: Plot) -> Iterator[str]:
             yield _line(points, across, up, COLOURS[at % len(COLOURS)])
         yield from _pointed_at(series, across, up, plot.x_label)
     if len(panel.series) > 1:
-        yield from _legend(panel.series, top)
+        yield from _legend(panel.series, top, plot.size[0])
 
 
 def _grid(across: Scale, up: Scale) -> Iterator[str]:
@@ -217,7 +242,7 @@ def _grid(across: Scale, up: Scale) -> Iterator[str]:
     for value in across.ticks(8, apart=1.0):  # steps are whole
         x = f"{across(value):.1f}"
         yield f'<path d="M{x} {bottom:g}v4" stroke="currentColor" stroke-opacity=".5"/>'
-        yield f'<text x="{x}" y="{bottom + 18:g}" text-anchor="middle" opacity=".7">{round_number(value)}</text>'
+        yield tick_label(value, across(value), bottom + 18, across.end + RIGHT)
     yield f'<path d="M{left} {bottom:g}H{right}" stroke="currentColor" stroke-opacity=".5"/>'
 
 
@@ -258,10 +283,12 @@ def _line(points: Sequence[Point], across: Scale, up: Scale, colour: str) -> str
     return f'<polyline points="{shown}" fill="none" stroke="{colour}" stroke-width="1.6" stroke-linejoin="round"/>'
 
 
-def _legend(lines: Sequence[Series], top: int) -> Iterator[str]:
+def _legend(lines: Sequence[Series], top: int, width: int) -> Iterator[str]:
     x = float(LEFT)
     for at, series in enumerate(lines):
+        if x > width - LEFT:
+            break
         colour = COLOURS[at % len(COLOURS)]
         yield f'<path d="M{x:g} {top - 8}h16" stroke="{colour}" stroke-width="3"/>'
-        yield f'<text x="{x + 20:g}" y="{top - 4}">{escape(series.name)}</text>'
+        yield f'<text x="{x + 20:g}" y="{top - 4}">{escape(fitted(series.name, width - x - 20, 12))}</text>'
         x += 36 + 7 * len(series.name)

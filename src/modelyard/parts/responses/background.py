@@ -10,7 +10,7 @@ from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.job import Job, JobProgress, JobStatus, NewEvent
 from modelyard.errors import BackendError
 from modelyard.flow import iterate
-from modelyard.formats.json import dumps, loads
+from modelyard.formats.json import kept_data
 from modelyard.parts.responses.conversation import Conversation, find_response, remove_expired
 from modelyard.parts.responses.follow import ATTEMPT
 from modelyard.parts.responses.formats.request import ParsedResponse, read_response_request
@@ -132,7 +132,7 @@ def _start(claimed: ClaimedJob, response: ModelResponse) -> None:
 def _answer(claimed: ClaimedJob, response: ModelResponse) -> Generator[None, None, None]:
     runtime = claimed.runtime
     principal = requester_principal(runtime, claimed.job)
-    parsed = read_response_request(loads(dumps({**response.parameters, "input": list(response.input)})))
+    parsed = read_response_request(kept_data({**response.parameters, "input": list(response.input)}))
     messages = runtime.store.read(lambda snapshot: Conversation(runtime, snapshot, principal).of_request(parsed))
     place = Attribution(response.entity, response.project)
     pipeline = ResponsePipeline(runtime, principal, parsed, messages, place, queued=response)

@@ -12,7 +12,7 @@ from modelyard.formats.chat.messages import InputPart, MessageToolCall, RefusalP
 from modelyard.formats.chat.request import check_metadata
 from modelyard.formats.chat.response import ChatCompletion, completion_json
 from modelyard.formats.converter import structure, structure_exactly
-from modelyard.formats.json import dumps, loads
+from modelyard.formats.json import dumps, kept_data
 from modelyard.http.error_responses import ERROR
 from modelyard.http.interface import Auth, Interface
 from modelyard.http.interfaces import INFERENCE, TRAINING
@@ -81,7 +81,7 @@ class StoredCompletionDeleted:
 
 
 def _shown(stored: StoredCompletion) -> bytes:
-    completion = structure(Completion, loads(dumps(stored.answer)))
+    completion = structure(Completion, kept_data(stored.answer))
     with_ids = any(choice.token_ids for choice in completion.choices)
     prompt_ids = bool(stored.request.get("return_token_ids"))
     answered = completion_json(completion, with_logprobs=True, with_ids=with_ids, prompt_ids=prompt_ids)
@@ -113,7 +113,7 @@ def show_chat_completion(call: RouteCall) -> Response:
 def list_completion_messages(call: RouteCall) -> Response:
     """List the messages of the request of a stored completion, in their order unless another one is requested."""
     stored = call.platform.chat.get(call.params["completion_id"])
-    request = structure(CompletionRequest, loads(dumps(stored.request)))
+    request = structure(CompletionRequest, kept_data(stored.request))
     messages = [_message(one, f"{stored.id}-{at}") for at, one in enumerate(request.messages)]
     if requested_order(call) == "desc":
         messages.reverse()

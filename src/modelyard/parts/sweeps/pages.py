@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, when
+from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, name_text, when
 from modelyard.parts.reports.html import joined, table
 from modelyard.parts.sweeps.drawing import sweep_content
 from modelyard.parts.sweeps.handle import SweepHandle
@@ -30,7 +30,7 @@ def _line(view: View, sweep: SweepHandle) -> tuple[object, ...]:
     record, trials = sweep.record, sweep.table()
     best = best_trial(record, trials)
     ended = sum(one.status not in ("queued", "running") for one in trials)
-    link = view.link(f"{record.project}/{record.name}", "sweeps", record.id)
+    link = view.link(name_text(f"{record.project}/{record.name}"), "sweeps", record.id)
     return link, len(trials), ended, number(best.score if best else None), when(record.created_at)
 
 

@@ -6,7 +6,7 @@ from modelyard.domain.models import Model
 from modelyard.domain.record import FOR_EVER
 from modelyard.errors import NotFound
 from modelyard.parts.dashboard.pages.jobs import POINTS, job_curves
-from modelyard.parts.dashboard.view import HtmlPage, View, empty, lasted, short_id, when
+from modelyard.parts.dashboard.view import HtmlPage, View, empty, lasted, name_text, short_id, when
 from modelyard.parts.reports.html import Html, chip, facts, joined, section, table, tag
 from modelyard.parts.reports.inline_chart import sparkline
 from modelyard.parts.tinker.records import FutureStatus, RunCommand, RunWeights, TrainingRun, WeightsKind
@@ -72,7 +72,7 @@ def _model(view: View, run: TrainingRun) -> Html:
         model: Model = view.platform.models.get(run.model_id)
     except NotFound:
         return Html(NONE)
-    return view.link(f"{model.project}/{model.name}", "models", model.id)
+    return view.link(name_text(f"{model.project}/{model.name}"), "models", model.id)
 
 
 # ---- one run -----------------------------------------------------------------------------------------------------

@@ -3,14 +3,15 @@
 import hashlib
 import json
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from modelyard.disk import unfinished_next_to
 from modelyard.errors import Conflict, InvalidInput, MissingExtra, StorageFull
 from modelyard.parts.torch.full_disk import says_full
 from modelyard.parts.torch.model_folder import Progress
@@ -67,20 +68,19 @@ def convert(path: Path, progress: Progress | None = None) -> Converted:
         raise InvalidInput.at("path", msg=f"{path.name} is not a whole GGUF file ({wrong}); fetch it again") from None
     dtype = _dtype(reader)
     _check_room(path, sum(int(tensor.n_elements) for tensor in reader.tensors) * _BYTES[dtype])
-    try:
-        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=path.parent))
-    except OSError as wrong:
-        raise InvalidInput.at(
-            "path", msg=f"the model of {path.name} is written beside it, and {path.parent} cannot be written: {wrong}"
-        ) from None
-    try:
+    with ExitStack() as held:
+        try:
+            scratch = Path(held.enter_context(unfinished_next_to(str(folder)))) / folder.name
+        except OSError as wrong:
+            raise InvalidInput.at(
+                "path",
+                msg=f"the model of {path.name} is written beside it, and {path.parent} cannot be written: {wrong}",
+            ) from None
+        scratch.mkdir(0o755)
         usual = _write(path, dtype, scratch)
         made = Converted(folder, str(path), digest, tuple(_lost(reader, usual)))
         (scratch / _SOURCE).write_text(json.dumps({"sha256": digest, "lost": made.lost}))
-        scratch.chmod(0o755)
         scratch.rename(folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return made
 
 

@@ -9,14 +9,15 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.canonical import canonical_json
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.parts.dashboard.view import (
     HtmlPage,
     View,
     duration,
     empty,
+    json_text,
     money,
+    name_text,
     short_id,
     status_chip,
     when,
@@ -177,7 +178,7 @@ def _line(view: View, call: TracedCall) -> Sequence[object]:
     place = f"{call.entity}/{call.project}"
     return (
         link_to(view, call),
-        view.link(place, "traces", project=place),
+        view.link(name_text(place), "traces", project=place),
         status_chip(call.status),
         _short(_said(call.inputs)),
         _short(call.exception or _said(call.output.get("value"))),
@@ -212,7 +213,7 @@ def _said(value: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    text = value if isinstance(value, str) else "" if value is None else canonical_json(value)
+    text = value if isinstance(value, str) else "" if value is None else json_text(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({count_text(len(text))} characters)"
 
 
@@ -264,7 +265,7 @@ def _facts(view: View, found: CallLineage) -> list[tuple[str, object]]:
     pairs: list[tuple[str, object]] = [
         ("status", status_chip(one.status)),
         ("op", view.link(one.op, "traces", project=place, op=one.op) if one.op else NONE),
-        ("project", view.link(place, "traces", project=place)),
+        ("project", view.link(name_text(place), "traces", project=place)),
         ("started", when(one.started_at)),
         ("took", NONE if one.latency is None else duration(one.latency)),
         ("tokens", count_text(tokens_of(one)) if tokens_of(one) else NONE),

@@ -10,7 +10,7 @@ from modelyard.domain.completion import Choice, Completion, FinishReason, Messag
 from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.converter import structure
-from modelyard.formats.json import dumps, loads
+from modelyard.formats.json import kept_data
 from modelyard.parts.responses.conversation import is_expired
 from modelyard.parts.responses.records import ModelResponse, ResponseStatus
 from modelyard.parts.responses.service import Responses
@@ -81,10 +81,10 @@ def _readable(read: Callable[[], Iterator[Found]]) -> tuple[Found, ...]:
 
 
 def _of_completion(reader: TrafficReader, stored: StoredCompletion) -> Iterator[Found]:
-    request = _plain({name: stored.request[name] for name in ("messages", "tools") if name in stored.request})
+    request = kept_data({name: stored.request[name] for name in ("messages", "tools") if name in stored.request})
     messages = structure(tuple[Message, ...], request.get("messages", []))
     tools = structure(tuple[Tool, ...], request.get("tools", []))
-    answers = structure(Completion, _plain(stored.answer)).choices
+    answers = structure(Completion, kept_data(stored.answer)).choices
     for choice in answers if messages else ():
         yield _row(choice, messages, tools, stored, "chat", stored.id, stored.id)
     if not messages:
@@ -98,7 +98,7 @@ def _of_response(reader: TrafficReader, stored: ModelResponse) -> Iterator[Found
         yield LeftOut("not finished")
         return
     messages = Responses(reader.runtime, reader.principal).messages(stored.id)
-    given = _plain(stored.parameters)
+    given = kept_data(stored.parameters)
     if given.get("instructions") is not None:
         messages = (Message(Role.SYSTEM, given["instructions"]), *messages)
     choice = Choice(0, messages[-1], FinishReason.STOP)
@@ -111,7 +111,7 @@ def _of_call(reader: TrafficReader, call: TracedCall) -> Iterator[Found]:
     if call.exception is not None:
         yield LeftOut("no messages")
         return
-    model, messages, tools, choices = conversation_of(_plain(call.inputs), _plain(call.output["value"]))
+    model, messages, tools, choices = conversation_of(kept_data(call.inputs), kept_data(call.output["value"]))
     if not messages or not choices:
         yield LeftOut("no messages")
     for choice in choices if messages else ():
@@ -152,7 +152,3 @@ def _row(
 def _without_reasoning(message: Message) -> Message:
     """Return the message without reasoning: the collected rows train a model to answer, not to reason as another."""
     return attrs.evolve(message, reasoning=None) if message.reasoning else message
-
-
-def _plain(value: Any) -> Any:
-    return loads(dumps(value))

@@ -8,7 +8,9 @@ from modelyard.parts.dashboard.view import (
     HtmlPage,
     Redirect,
     View,
+    begun,
     empty,
+    name_text,
     short_id,
     status_chip,
     verdict_chip,
@@ -49,8 +51,8 @@ def listed(view: View) -> HtmlPage:
 def _line(view: View, one: Variant) -> tuple[object, ...]:
     aliases = view.platform.part(Variants).aliases(one.id)
     names = joined(part for alias in aliases for part in (chip(f"{alias.name} → {alias.number}"), " "))
-    link = view.link(f"{one.project}/{one.name}", "variants", one.id)
-    return link, one.entity, one.last_number, names, when(one.created_at)
+    link = view.link(name_text(f"{one.project}/{one.name}"), "variants", one.id)
+    return link, name_text(one.entity), one.last_number, names, when(one.created_at)
 
 
 def _form(view: View, text: str, title: str) -> Html:
@@ -97,12 +99,12 @@ def shown(view: View) -> HtmlPage:
     lines = [
         (
             view.link(at.number, "variants", one.id, at.number),
-            at.content.model,
+            name_text(at.content.model),
             joined(part for alias in pointing[at.number] for part in (chip(alias), " ")),
             NONE
             if at.parent is None
             else view.link(at.parent, "variants", one.id, "diff", before=at.parent, after=at.number),
-            at.note,
+            tag("small", begun(at.note), kind="note"),
             key_text(view, at.by),
             when(at.created_at),
         )
@@ -198,7 +200,7 @@ def _facts(view: View, one: Variant, found: VariantLineage) -> Html:
         ("made from", parent),
         ("digest", tag("code", at.digest)),
         ("aliases", ", ".join(found.aliases) or NONE),
-        ("note", at.note or NONE),
+        ("note", tag("pre", at.note) if at.note else NONE),
         ("by", key_text(view, at.by)),
         ("made", when(at.created_at)),
     ]

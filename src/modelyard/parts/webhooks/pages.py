@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, short_id, when
+from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, name_text, short_id, when
 from modelyard.parts.reports.html import Html, chip, joined, section, table, tag
 from modelyard.parts.webhooks.records import WebhookEndpoint, WebhookMessage
 from modelyard.parts.webhooks.service import Webhooks
@@ -30,7 +30,7 @@ def listed(view: View) -> HtmlPage:
 def _endpoint(one: WebhookEndpoint) -> tuple[object, ...]:
     state = chip("disabled", "worse") if one.disabled else chip("in force", "better")
     events = ", ".join(one.events) or "all"
-    return short_id(one.id), one.entity, tag("code", one.url), events, state, when(one.created_at)
+    return short_id(one.id), name_text(one.entity), tag("code", one.url), events, state, when(one.created_at)
 
 
 def _message(view: View, one: WebhookMessage) -> tuple[object, ...]:

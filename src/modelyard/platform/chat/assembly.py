@@ -279,12 +279,9 @@ def assemblers_of(request: CompletionRequest, makes_choices: bool) -> list[Respo
 
 def choice_of(request: CompletionRequest, index: int) -> CompletionRequest:
     """Return what is asked for one of several choices, with a seed of its own."""
-    return request.choosing(1, request.sampling.seeded(_shifted(request.sampling.seed or 0, index)))
-
-
-def _shifted(seed: int, by: int) -> int:
-    """Add to a seed, within signed 64 bits."""
-    return (seed + by + 2**63) % 2**64 - 2**63
+    sampling = request.sampling
+    seed = (sampling.seed or 0) + index
+    return request.choosing(1, sampling.seeded(seed if seed < 2**63 else seed - 2**64))
 
 
 def fold_choice(index: int, given: Iterable[Delta], with_logprobs: bool) -> Choice:

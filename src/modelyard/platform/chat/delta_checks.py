@@ -5,6 +5,7 @@ import math
 from modelyard.domain.completion import Delta, FinishReason, TokenLogprob, ToolCallDelta, Usage
 from modelyard.errors import BackendError
 
+_NUMBERS = (int, float)
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "images", "reasoning_tokens")
 
 
@@ -64,11 +65,12 @@ def _check_logprobs(delta: Delta) -> None:
 
 
 def _check_logprob(entry: TokenLogprob) -> None:
-    if type(entry) is not TokenLogprob or not isinstance(entry.logprob, int | float):
+    if type(entry) is not TokenLogprob or not isinstance(entry.logprob, _NUMBERS):
         raise BackendError(f"the backend gave a {type(entry).__name__} instead of a TokenLogprob")
     if not math.isfinite(entry.logprob):
         raise BackendError(f"the backend gave the logprob {entry.logprob!r}")
-    _check_text(entry.token, "a token")
+    if type(entry.token) is not str or not entry.token.isascii():
+        _check_text(entry.token, "a token")
 
 
 def _check_call(call: ToolCallDelta) -> None:

@@ -139,8 +139,8 @@ class RunningCompletion(BookedRequest):
             storing = _storing(self.given, completion, self.attribution, self.served, self.runtime.clock.now())
             booking.keep = unless_deleted(self.runtime, self.attribution.entity, self.arrived, storing)
         if self.plan is not None and self.plan.captures is not None:
-            capture = self.plan.captures(self, completion, booking.keep)
-            booking.keep = unless_deleted(self.runtime, self.attribution.entity, self.arrived, capture)
+            booking.loose = booking.keep is None
+            booking.keep = self.plan.captures(self, completion, booking.keep)
         return booking
 
     def remainder(self) -> CompletionBooking | None:

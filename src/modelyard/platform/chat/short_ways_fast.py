@@ -30,11 +30,10 @@ _ASSISTANT = Role.ASSISTANT  # a constant is read in a twentieth of the time
 class ShortWays:
     """Each way returns a finished completion, or None: then the general way goes on, from what has `begun`."""
 
-    _first: tuple[Any, ...] = ()
-    _rest: Any = ()
-
     def __init__(self, of: RunningCompletion) -> None:
         self._of = of
+        self._first: list[Any] = []
+        self._rest: list[Any] = []
 
     def whole(self) -> Completion | None:
         """Return the completion if a backend that never waits gives all of each plain choice at once."""
@@ -66,13 +65,13 @@ class ShortWays:
 
     def _choices(self) -> tuple[Choice, ...] | None:
         """Return several choices, if each of them is whole."""
-        of, length, stop = self._of, 0, self._of.request.stop
+        of, length, stop, most = self._of, 0, self._of.request.stop, self._of.max_tokens
         choices: list[Choice] = []
         for index in range(of.request.n):
             if index == len(self._first) and not self._asks(index):
                 return None
             delta = self._first[index]
-            if not is_whole(delta, of.max_tokens) or (stop and any(one in delta.text for one in stop)):
+            if not is_whole(delta, most) or (stop and any(one in delta.text for one in stop)):
                 return None
             if hasattr(self._rest[index], "close"):
                 self._close(index)
@@ -84,8 +83,8 @@ class ShortWays:
         return tuple(choices)
 
     def _choice_of(self, index: int, delta: Delta) -> Choice:
-        if self._of.request.logprobs or delta.token_ids or delta.prompt_token_ids:
-            return assembly.fold_choice(index, [delta], self._of.request.logprobs)
+        if (logprobs := self._of.request.logprobs) or delta.token_ids or delta.prompt_token_ids:
+            return assembly.fold_choice(index, [delta], logprobs)
         return _choice(index, _message(_ASSISTANT, delta.text), delta.finish_reason or FinishReason.STOP)
 
     def _asks(self, index: int) -> bool:
@@ -100,8 +99,8 @@ class ShortWays:
             first = next(rest, _NOTHING)
         except Exception as error:  # noqa: BLE001 - it is kept
             first = _Raised(error)
-        self._first += (first,)
-        self._rest = [*self._rest, rest]
+        self._first.append(first)
+        self._rest.append(rest)
         return True
 
     def begun(self, index: int) -> BackendStream | None:
@@ -186,11 +185,11 @@ def is_whole(delta: Any, most: int) -> bool:
     return (
         type(delta) is Delta
         and type(delta.finish_reason) is FinishReason
-        and type(delta.text) is str
-        and type(delta.tokens) is int
-        and 0 < delta.tokens <= most
-        and len(delta.text) <= assembly.MAX_TEXT
-        and (delta.text.isascii() or is_unicode(delta.text))
+        and type(text := delta.text) is str
+        and type(tokens := delta.tokens) is int
+        and 0 < tokens <= most
+        and len(text) <= assembly.MAX_TEXT
+        and (text.isascii() or is_unicode(text))
         and type(delta.index) is int
         and delta.index == 0
         and delta.tool_call is None

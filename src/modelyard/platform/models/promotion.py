@@ -40,24 +40,23 @@ def promotion_evidence(
 ) -> Mapping[str, Any]:
     """Return the evidence that the checkpoint of a step meets a requirement, compared with that of the step `current`.
     Raises `PromotionRefused` if it does not, or if no runs can decide it; `NotFound`, `InvalidInput`."""
-    if current in (None, step):
+    if current is None or current == step:
         _check_alone(runtime, principal, model, step, require)
         return {"outcome": ALONE} if current is None else EMPTY
-    assert current is not None
-    if require.runs is None:
-        assert require.evaluation is not None
-        pair = runtime.store.read(partial(_newest, principal, require.evaluation, model, (step, current)))
-    else:
+    if require.runs is not None:
         read = partial(_named, runtime, principal)
-        pair = read("candidate", require, (model, step)), read("baseline", require, (model, current))
-    candidate, baseline = pair
+        candidate, baseline = read("candidate", require, (model, step)), read("baseline", require, (model, current))
+    else:
+        newest = partial(_newest, principal, require.evaluation or "", model, (step, current))
+        candidate, baseline = runtime.store.read(newest)
+    if (evidence := require.decide(runtime, principal, baseline, candidate)) is not None:
+        return evidence
     report = compare_runs(
         runtime, baseline, candidate, confidence=require.confidence, lower_is_better=require.lower_is_better
     )
     check = report.comparison.check_not_worse(require.metric, require.margin)
     if check.not_compared:
-        why = "; ".join(check.not_compared)
-        raise PromotionRefused(f"the runs have no scored rows to compare: {why}\n\n{report}")
+        raise PromotionRefused(f"the runs have no scored rows to compare: {'; '.join(check.not_compared)}\n\n{report}")
     if not check.passed:
         raise PromotionRefused(
             f"the candidate is worse than the promoted {model.word}\n{regression_text(report, check)}"

@@ -91,9 +91,9 @@ def admit(
 def _count_request(tx: Tx, key_id: str, per_minute: int, see: SeeRate | None) -> None:
     kept, time = tx.find(RateLimit, KEY, key_id), tx.time
     used = _limit(key_id, time) if kept is None else kept
-    wait = used.delay(time, per_minute)
-    refused = wait > _ROUNDING
-    after = used if refused else used.after_request(time, per_minute)
+    wait, after = used.request(time, per_minute)
+    if refused := wait > _ROUNDING:
+        after = used
     if see is not None:
         ahead = after.arrival - time
         until_full = 0.0 if ahead < 0 else RATE_PERIOD if ahead > RATE_PERIOD else ahead

@@ -23,8 +23,8 @@ _NOTHING = Decimal(0)
 @attrs.define(eq=False)
 class CompletionBooking:
     """Records a completion and settles what it has `reserved`; without an `entry` it only settles. `booked` is called
-    with the entry once it is committed. `keep` stores the answer in the same transaction. `charged` become the budgets
-    as they are then, and `warnings` those of which it is time to warn."""
+    with the entry once it is committed. `keep` stores the answer in the same transaction, which waits for the
+    disk unless it is `loose`. `charged` become the budgets as they are then, and `warnings` those to warn of."""
 
     runtime: Runtime
     id: str
@@ -32,6 +32,7 @@ class CompletionBooking:
     reserved: Admission | None
     booked: Callable[[LedgerEntry], None]
     keep: Callable[[Tx], object] | None = None
+    loose: bool = False
     charged: Sequence[Budget] = ()
     warnings: Sequence[Budget] = ()
 
@@ -55,7 +56,7 @@ class CompletionBooking:
     @property
     def durable(self) -> bool:
         """Whether it is stored as durably as the store promises before anybody sees the answer."""
-        return self.keep is not None or self.runtime.settings.durable_usage
+        return (self.keep is not None and not self.loose) or self.runtime.settings.durable_usage
 
     def on_committed(self) -> None:
         """Forget it, and report it, once."""
@@ -68,7 +69,9 @@ class CompletionBooking:
         self.on_committed()
 
     def after_answer(self, longest: Decimal) -> "AnsweredBooking":
-        return AnsweredBooking(self.runtime, self.id, self.entry, None, self.booked, self.keep, longest=longest)
+        return AnsweredBooking(
+            self.runtime, self.id, self.entry, None, self.booked, self.keep, self.loose, longest=longest
+        )
 
     def report(self) -> None:
         if self.charged:

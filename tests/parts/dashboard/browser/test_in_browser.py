@@ -11,11 +11,17 @@ from dashboard_pages import FIRST, LISTS, OF_PARTS, REFUSED
 from dashboard_pages import addresses as every_page
 from modelyard import open_platform
 from modelyard.asgi import asgi_app
+from modelyard.domain.identity import Principal, Scope
 from modelyard.parts.dashboard import view as views
 from modelyard.parts.doubles.clients.server import asgi_server
 
 PAGES = (*LISTS, *OF_PARTS)
 WIDTHS = (400, 1280, 2000)
+ZOOMED = 640
+"""What 1280 pixels are at 200 %."""
+NO_BREAK = re.compile("[^ ]{60}")
+"""What takes several lines by itself."""
+
 PARTS = 6
 """So many tests look at the pages, each at its part."""
 
@@ -84,7 +90,7 @@ def test_every_page_fits_from_400_to_2000_pixels(page: Page, yard: Yard, part: i
         if what in REFUSED:
             continue  # the console complains of the status
         page.goto(address)
-        for width in WIDTHS:
+        for width in (*WIDTHS, ZOOMED):
             page.set_viewport_size({"width": width, "height": 800})
             if faults := page.evaluate(FAULTS):
                 found[what, width] = faults
@@ -278,7 +284,30 @@ def test_on_a_small_screen_the_menu_is_folded_and_a_run_takes_few_lines(chromium
     expect(link).to_be_hidden()
     for kind in ("runs", "jobs"):
         page.goto(yard.page(kind))
-        rows = page.locator(".cards").first.locator("tbody tr")
+        rows = page.locator(".cards").first.locator("tbody tr").filter(has_not_text=NO_BREAK)
         heights = [rows.nth(at).bounding_box()["height"] for at in range(rows.count())]  # type: ignore[index]
         assert max(heights) < 150, kind
     context.close()
+
+
+def test_rows_are_labelled_one_key_each(chromium: Browser, yard: Yard) -> None:
+    acme = yard.platform.acting_as(Principal("ann", "acme", Scope("acme")))
+    run = next(iter(acme.evaluations.runs.list_all(order="desc")))
+    review = acme.review.start(run.id, rows=3, seed=9)
+    page = new_context(chromium).new_page()
+    log_in(page, yard, yard.key)
+    page.goto(yard.page(f"reviews/{review.id}"))
+    page.get_by_label("Your name").fill("kim")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("row 1 of 3")).to_be_visible()
+    page.get_by_label("Note").fill("yes, why not")
+    page.locator("h1").click()
+    page.keyboard.press("y")
+    expect(page.get_by_text("row 2 of 3")).to_be_visible()
+    page.keyboard.press("n")
+    expect(page.get_by_text("row 3 of 3")).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_text("You have labelled every row.")).to_be_visible()
+    rows = acme.review.rows(review.id, "kim")
+    assert [(row.value, row.note) for row in rows] == [(1.0, "yes, why not"), (0.0, ""), (None, "")]
+    page.context.close()

@@ -31,6 +31,13 @@ def test_tool_calls_and_ids_are_kept(client: Any) -> None:
     assert shown == answered | {"metadata": {"k": "v"}}
 
 
+def test_what_is_kept_may_be_larger_than_what_a_client_may_send(client: Any) -> None:
+    """Log-probabilities have more structure than a body is allowed."""
+    answered = stored(client, "a " * 8_000, logprobs=True, top_logprobs=2, metadata={"k": "v"})
+    shown = client.send("GET", f"/v1/chat/completions/{answered['id']}")
+    assert (shown.status, shown.json) == (200, answered | {"metadata": {"k": "v"}})
+
+
 def test_a_listing_is_paged_and_filtered(client: Any) -> None:
     made = [stored(client, f"word{at}", metadata={"part": str(at % 2)})["id"] for at in range(5)]
     stored(client, "other", model="tabular-mini", max_tokens=1)

@@ -10,7 +10,18 @@ from modelyard.domain.job import JobStatus, JobSummary
 from modelyard.domain.models import Model
 from modelyard.domain.promotion import Alias
 from modelyard.parts.dashboard.pages.jobs import running_line, subject
-from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, money, verdict_chip, when
+from modelyard.parts.dashboard.pages.usage import budget_bar
+from modelyard.parts.dashboard.view import (
+    LONGEST_MESSAGE,
+    HtmlPage,
+    View,
+    begun,
+    empty,
+    money,
+    name_text,
+    verdict_chip,
+    when,
+)
 from modelyard.parts.reports.html import Html, chip, facts, joined, section, shortened, table, tag
 from modelyard.platform.meters import BOUNDS
 from modelyard.report.numbers import NONE, count_text, id_text
@@ -89,7 +100,13 @@ def _queue(view: View, jobs: Sequence[JobSummary]) -> Html:
 
 def _failed(view: View, jobs: Sequence[JobSummary]) -> Html:
     lines = [
-        (view.link(job.kind, "jobs", job.id), subject(view, job), when(job.ended_at), job.error_message) for job in jobs
+        (
+            view.link(job.kind, "jobs", job.id),
+            subject(view, job),
+            when(job.ended_at),
+            begun(job.error_message or "", LONGEST_MESSAGE),
+        )
+        for job in jobs
     ]
     return (
         section("Failed last", table([("job", ""), ("works on", ""), ("ended", ""), ("reason", "text")], lines))
@@ -108,7 +125,7 @@ def _production(view: View) -> Html:
 
 def _alias_line(view: View, model: Model, alias: Alias) -> Sequence[object]:
     last = next(iter(view.platform.models.promotions(model, alias.name, order="desc")), None)
-    name = view.link(f"{model.project}/{model.name}", "models", model.id)
+    name = view.link(name_text(f"{model.project}/{model.name}"), "models", model.id)
     return (name, alias.name, alias.step, verdict_chip(last.verdict if last else {}), when(alias.updated_at))
 
 
@@ -121,8 +138,7 @@ def _spent(view: View) -> Html:
     ]
     budget = usage.get_budget() if view.principal.entity else None
     if budget is not None:
-        label = f"{money(budget.spent)} of {money(budget.limit)}"
-        pairs.append((f"budget of {budget.entity}", bar(float(budget.spent), float(budget.limit), label)))
+        pairs.append((joined(["budget of ", name_text(budget.entity)]), budget_bar(budget)))
     return section("Spend", facts(pairs), tag("p", view.link("By model, key and day", "usage")))
 
 
@@ -163,8 +179,8 @@ def _slowest(view: View) -> Html:
     lines = [
         (
             f"{one.seconds:.3g} s",
-            one.model,
-            f"{one.entity}/{one.project}",
+            name_text(one.model),
+            name_text(f"{one.entity}/{one.project}"),
             f"{count_text(one.prompt_tokens)} + {count_text(one.completion_tokens)}",
             when(one.ended_at),
             shortened(id_text(one.id), one.id),

@@ -13,13 +13,16 @@ from modelyard.parts.annotations.records import AnnotatedKind, Annotation
 from modelyard.parts.batches.records import BATCH_JOB
 from modelyard.parts.dashboard.pages.training_facts import trained_facts
 from modelyard.parts.dashboard.view import (
+    LONGEST_MESSAGE,
     HtmlPage,
     Redirect,
     View,
     bar,
+    begun,
     duration,
     empty,
     lasted,
+    name_text,
     short_id,
     status_chip,
     when,
@@ -129,7 +132,7 @@ def _line(view: View, job: JobSummary, known: Annotation | None) -> Sequence[obj
         progress(job.progress, job.total),
         when(job.created_at),
         lasted(job.started_at, job.ended_at),
-        message,
+        begun(message, LONGEST_MESSAGE),
         badges(view, known, "jobs"),
     )
 
@@ -152,7 +155,7 @@ def subject(view: View, job: JobSummary) -> Html:
         model = view.platform.models.get(job.subject)
     except NotFound:
         return short_id(job.subject)
-    return view.link(f"{model.project}/{model.name}", "models", model.id)
+    return view.link(name_text(f"{model.project}/{model.name}"), "models", model.id)
 
 
 def _run(view: View, id: str) -> Html:
@@ -160,7 +163,9 @@ def _run(view: View, id: str) -> Html:
         run = view.platform.evaluations.runs.get(id)
     except NotFound:
         return short_id(id)
-    return view.link(joined([ref_text(run.evaluation), " ", tag("small", ref_text(run.model))]), "runs", id)
+    return view.link(
+        joined([name_text(ref_text(run.evaluation)), " ", tag("small", name_text(ref_text(run.model)))]), "runs", id
+    )
 
 
 def progress(step: int, total: int | None) -> Html:
@@ -212,13 +217,16 @@ def job(view: View) -> HtmlPage:
             section("Last events", _events(view, found.id)),
         ]
     )
-    title = " of ".join(["Training loop" if loop else f"{found.kind.upper()} job", *_model_names(view, found)])
+    title = " of ".join([_NAMES.get(found.kind, f"{found.kind.upper()} job"), *_model_names(view, found)])
     return HtmlPage(title, content, live=found.ended_at is None, lead=_LEADS.get(found.kind, ""))
 
+
+_NAMES: Mapping[str, str] = {"distill": "Distillation", "loop": "Training loop"}
 
 _LEADS: Mapping[str, str] = {
     "sft": "A training on examples of good answers.",
     "rl": "A training on answers with rewards: what earned more than the others of its group becomes likelier.",
+    "distill": "A training on answers that a teacher has read: each token as likely as the teacher finds it.",
     "dpo": "A training on pairs of a better and a worse answer.",
     "loop": "A training in rounds: the model is asked, its answers are rewarded, and it learns from them.",
     "evaluate": "A model answers the rows of an evaluation, and its answers are scored.",
@@ -288,7 +296,7 @@ def _settings(config: Mapping[str, object], within: str = "") -> Iterator[tuple[
 def _silence(job: JobSummary) -> str:
     if job.status is JobStatus.QUEUED:
         return f"The job is queued, and waits for {job.waiting_for or 'its turn'}."
-    return "No step has been recorded yet."
+    return "No step has been recorded yet." if job.ended_at is None else "The job ended without a step."
 
 
 def _summary(view: View, job: JobSummary, more: Iterable[tuple[str, object]]) -> Html:

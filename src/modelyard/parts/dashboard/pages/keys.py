@@ -5,9 +5,9 @@ from datetime import timedelta
 
 from modelyard.domain.identity import ApiKey, NewKey
 from modelyard.errors import NotFound
-from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, short_id, when, whole_number
+from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, name_text, short_id, when, whole_number
 from modelyard.parts.reports.html import Html, chip, folded, joined, section, table, tag
-from modelyard.report.numbers import NONE, id_text
+from modelyard.report.numbers import NONE, count_text, id_text
 
 LEAD = "Who may call the platform, in which projects, and how often."
 
@@ -49,8 +49,8 @@ def _line(view: View, key: ApiKey) -> Sequence[object]:
     expires = joined([" until ", when(key.expires_at)]) if key.expires_at and alive else ""
     return (
         key.name or short_id(key.id),
-        tag("code", f"{key.prefix}…"),
-        key.entity,
+        tag("code", f"{key.prefix}…", kind="id"),
+        name_text(key.entity),
         ", ".join(key.projects) or "all",
         limits_text(key),
         joined([state, expires]),
@@ -69,7 +69,7 @@ def key_text(view: View, id: str) -> str:
 
 def limits_text(key: ApiKey) -> str:
     limits = [(key.requests_per_minute, "a minute"), (key.concurrent_requests, "at once")]
-    return ", ".join(f"{value} {words}" for value, words in limits if value is not None) or NONE
+    return ", ".join(f"{count_text(value)} {words}" for value, words in limits if value is not None) or NONE
 
 
 def _secret(new: NewKey) -> Html:

@@ -7,7 +7,16 @@ from modelyard.domain.models import Checkpoint, Model, Retention
 from modelyard.domain.promotion import TrainedStep
 from modelyard.parts.annotations.pages import notes
 from modelyard.parts.dashboard.pages.training_facts import trained_facts
-from modelyard.parts.dashboard.view import HtmlPage, View, duration, short_id, status_chip, when, whole_number
+from modelyard.parts.dashboard.view import (
+    HtmlPage,
+    View,
+    duration,
+    name_text,
+    short_id,
+    status_chip,
+    when,
+    whole_number,
+)
 from modelyard.parts.reports.html import Html, chip, facts, html, joined, section, shortened, table
 from modelyard.report.numbers import NONE, ref_text, score_text
 
@@ -19,7 +28,7 @@ def checkpoint(view: View) -> HtmlPage:
     found = view.platform.models.lineage(view.params["model"], whole_number(view.params["step"], "step"))
     one, made = found.checkpoint, found.steps[0]
     pairs: list[tuple[str, object]] = [
-        ("model", view.link(f"{found.model.project}/{found.model.name}", "models", found.model.id)),
+        ("model", view.link(name_text(f"{found.model.project}/{found.model.name}"), "models", found.model.id)),
         ("base model", view.link(found.model.base_model, "catalogue", found.model.base_model)),
         ("made by", _job(view, made)),
         ("data", _data(made)),

@@ -13,7 +13,17 @@ from modelyard.parts.annotations.pages import annotated, badges, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
 from modelyard.parts.dashboard.pages import lineage
 from modelyard.parts.dashboard.pages.keys import key_text
-from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, short_id, verdict_chip, when, whole_number
+from modelyard.parts.dashboard.view import (
+    HtmlPage,
+    Redirect,
+    View,
+    empty,
+    name_text,
+    short_id,
+    verdict_chip,
+    when,
+    whole_number,
+)
 from modelyard.parts.reports.curves import curves
 from modelyard.parts.reports.html import Html, chip, facts, folded, joined, section, table, tag
 from modelyard.parts.reports.line_plot import Series
@@ -70,7 +80,7 @@ def _searched(view: View, models: Iterable[Model], query: str) -> tuple[Model, .
 
 def _line(view: View, model: Model, known: Annotation | None) -> Sequence[object]:
     aliases = [chip(f"{one.name}: step {one.step}") for one in view.platform.models.aliases(model)]
-    name = view.link(_name(model, view.host), "models", model.id)
+    name = view.link(name_text(_name(model, view.host)), "models", model.id)
     tags = badges(view, known, "models")
     return (name, model.base_model, model.last_step, joined(aliases), when(model.created_at), tags)
 

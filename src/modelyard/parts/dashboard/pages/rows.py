@@ -8,11 +8,10 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult
 from modelyard.parts.dashboard.pages.runs import size_of
-from modelyard.parts.dashboard.view import HtmlPage, View, duration, empty, money, whole_number
+from modelyard.parts.dashboard.view import HtmlPage, View, duration, empty, json_text, money, whole_number
 from modelyard.parts.reports.html import Html, chip, facts, joined, section, table, tag
 from modelyard.platform.evaluations.result import Rows
 from modelyard.report.numbers import NONE, count_text, mean_text, model_text, ref_text, stored_kind, value_text
@@ -32,6 +31,9 @@ MOST_SLICES = 30
 
 LONGEST_VALUE = 80
 """How many characters a value may have by which rows are sliced."""
+
+LONGEST_SCORE = 60
+"""How many characters a score may have that is shown as a chip."""
 
 _FAILED = frozenset({Outcome.MODEL_ERROR, Outcome.SCORER_ERROR})
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
@@ -205,10 +207,12 @@ def _trial(view: View, run: EvaluationRun, row: RowResult, wanted: Filter, sever
     before = _counterpart(row, wanted.before)
     at = {"row": row.index, "trial": row.trial, "baseline": wanted.baseline}
     head = tag("h3", view.link(f"Trial {row.trial}", "runs", run.id, "rows", **at)) if several else ""
+    scores = {key: _value(value) for key, value in row.scores.items()}
     verdict = [
         chip(row.outcome.replace("_", " ")),
-        *(chip(f"{key} {_value(value)}") for key, value in row.scores.items()),
+        *(chip(f"{key} {value}") for key, value in scores.items() if len(value) <= LONGEST_SCORE),
     ]
+    long = [(key, _text(value)) for key, value in scores.items() if len(value) > LONGEST_SCORE]
     pairs: list[tuple[str, object]] = []
     if before is None:
         pairs.append(("output", _text(row.output)))
@@ -219,6 +223,7 @@ def _trial(view: View, run: EvaluationRun, row: RowResult, wanted: Filter, sever
         ]
         kind = stored_kind(run.summary or {})
         pairs.append(("baseline's score", f"{value_text(before.score, kind)}, now {value_text(row.score, kind)}"))
+    pairs += long
     if row.detail:
         pairs.append(("why", row.detail))
     pairs += [(f"{scorer} says", _text(words)) for scorer, words in row.comments.items()]
@@ -239,11 +244,13 @@ def _used(row: RowResult) -> Iterator[str]:
 def _value(value: object) -> str:
     if value is None or isinstance(value, float):
         return value_text(value, None)
-    return value_text(float(value), MetricKind.BINARY) if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return value_text(float(value), MetricKind.BINARY)
+    return json_text(value) if isinstance(value, Mapping) else str(value)
 
 
 def _plain(value: object) -> str:
-    text = value if isinstance(value, str) else NONE if value is None else canonical_json(value)
+    text = value if isinstance(value, str) else NONE if value is None else json_text(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({count_text(len(text))} characters)"
 
 

@@ -6,7 +6,7 @@ from itertools import islice
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.parts.annotations.pages import annotated, badges, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
-from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, lasted, short_id, status_chip, when
+from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, lasted, name_text, short_id, status_chip, when
 from modelyard.parts.reports.comparison_page import comparison_content
 from modelyard.parts.reports.headline import asked_of, labels_of
 from modelyard.parts.reports.html import Html, facts, joined, section, shortened, table, tag
@@ -110,7 +110,7 @@ def _line(view: View, run: EvaluationRun, known: Annotation | None) -> Sequence[
     ]
     return (
         *pick,
-        view.link(ref_text(run.evaluation), "runs", run.id),
+        view.link(name_text(ref_text(run.evaluation)), "runs", run.id),
         prompted(run),
         status_chip(run.state),
         scorer_text(run),
@@ -190,6 +190,7 @@ def run(view: View) -> HtmlPage:
             if "compare_all" in dir(view.platform.evaluations)
             else ()
         ),
+        *((" · ", view.link("Labels", "reviews", run=found.id)) if "review" in dir(view.platform) else ()),
     )
     words = notes(view, found.id, "runs", "runs", found.id)
     if found.state is RunState.RUNNING:

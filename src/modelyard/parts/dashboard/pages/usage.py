@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from modelyard.domain.usage import Budget, UsageSum
 from modelyard.parts.dashboard.pages.keys import key_text, limits_text
-from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, money, when
+from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, money, name_text, when
 from modelyard.parts.reports.html import Html, chip, html, joined, section, table, tag
 from modelyard.report.numbers import NONE, count_text
 
@@ -15,6 +15,9 @@ _BUDGETS = (("budget of", ""), ("period", ""), ("spent", ""), ("reserved", "numb
 LEAD = "What requests and trainings cost, next to the budgets."
 
 DAYS = 30
+NEARLY = Decimal("0.05")
+"""The share of a budget that is next to nothing."""
+
 MOST = 50
 
 
@@ -69,7 +72,7 @@ def _sums(view: View, name: str, sums: Sequence[UsageSum]) -> Html:
 def _named(view: View, name: str, value: str) -> Html:
     if name == "key" and value:
         return view.link(key_text(view, value), "keys", kind="")
-    return html(value or ("the host" if name == "key" else f"without a {name}"))
+    return name_text(value or ("the host" if name == "key" else f"without a {name}"))
 
 
 def _tokens(one: UsageSum) -> str:
@@ -82,7 +85,7 @@ def _budgets(view: View) -> Html:
         (
             _whose(view, one),
             joined([one.period, tag("small", f"since {one.since}") if one.since else ""]),
-            bar(float(one.spent), float(one.limit), f"{money(one.spent)} of {money(one.limit)}"),
+            budget_bar(one),
             money(one.reserved),
             _warning(one),
         )
@@ -92,9 +95,19 @@ def _budgets(view: View) -> Html:
     return section("Budgets", table([*_BUDGETS, ("warns at", "")], lines), more) if lines else Html("")
 
 
+def budget_bar(one: Budget) -> Html:
+    """Show how much of a budget is spent, and whether next to nothing is left."""
+    shown = bar(float(one.spent), float(one.limit), f"{money(one.spent)} of {money(one.limit)}")
+    if one.remaining >= one.limit * NEARLY:
+        return shown
+    return joined([shown, chip("used up" if one.remaining <= 0 else "nearly used up", "worse")])
+
+
 def _whose(view: View, budget: Budget) -> Html:
     if budget.key_id is None:
-        return joined([budget.entity, tag("small", f"project {budget.project}") if budget.project else ""])
+        return joined(
+            [name_text(budget.entity), tag("small", "project ", name_text(budget.project)) if budget.project else ""]
+        )
     key = view.platform.keys.get(budget.key_id)
     return joined(["key ", view.link(key_text(view, key.id), "keys", kind=""), tag("small", limits_text(key))])
 
@@ -110,7 +123,7 @@ def _ledger(view: View) -> Html:
     lines = [
         (
             when(one.created_at),
-            one.model,
+            name_text(one.model),
             count_text(one.prompt_tokens),
             count_text(one.completion_tokens),
             money(one.cost),

@@ -1,5 +1,6 @@
 // Pages work without this script. It keeps live pages up to date, loads what takes long to make, shows times in the
-// reader's time zone, asks before an action that cannot be undone, and streams the answer of a model that is tried.
+// reader's time zone, asks before an action that cannot be undone, presses buttons by their keys, and streams the answer
+// of a model that is tried.
 "use strict";
 
 const dress = (node) => {
@@ -89,6 +90,16 @@ const tryModel = (form) =>
 document.addEventListener("submit", (event) => {
   const question = event.submitter?.dataset.confirm;
   if (question && !confirm(question)) event.preventDefault();
+});
+
+// A button with a key is pressed by it, unless somebody types.
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input,textarea,select")) return;
+  const button = document.querySelector(`button[data-key="${CSS.escape(event.key)}"]`);
+  if (button) {
+    event.preventDefault();
+    button.click();
+  }
 });
 
 dress(document);

@@ -11,7 +11,7 @@ from modelyard.formats.chat.hints import CACHED, DIRECT, CacheBreakpoint, Direct
 from modelyard.formats.chat.messages import AudioData, given_members
 from modelyard.formats.constraints import Length, Unsupported, hint
 from modelyard.formats.converter import either, structure_exactly
-from modelyard.formats.json import dumps, loads
+from modelyard.formats.json import kept_data
 
 _NAME = Length(1, 1024)
 _NO_FILES = Unsupported("is not supported: send the data themselves")
@@ -233,7 +233,7 @@ def read_items(raw: Any) -> tuple[ResponseItem, ...]:
 
 
 def stored_items(items: Iterable[Mapping[str, Any]]) -> tuple[ResponseItem, ...]:
-    return read_items(loads(dumps(list(items))))
+    return read_items(kept_data(list(items)))
 
 
 def _read_item(raw: Any, at: int) -> ResponseItem:

@@ -1,0 +1,25 @@
+"""People label rows of runs, and with them judges are checked and their numbers corrected: `platform.review`.
+
+agreement   how far judges and people agree, as functions of numbers
+corrected   means that a judge gave, corrected by labels, as functions of numbers
+records     which rows are labelled, and what people say of them
+judges      a run's rows as its judge scored them, and what a judge is
+labels      reading labels, blind
+estimates   corrected means and differences, and verdicts
+table_file  labels as a CSV file
+service     `platform.review`
+"""
+
+from modelyard.lazy import defer_modules
+
+defer_modules(
+    __name__,
+    "agreement",
+    "corrected",
+    "estimates",
+    "judges",
+    "labels",
+    "records",
+    "service",
+    "table_file",
+)

@@ -1,0 +1,189 @@
+"""The commands of reviews: draw rows, label them, and see what judges are worth."""
+
+from itertools import islice
+from pathlib import Path
+
+import attrs
+import click
+
+from modelyard.cli.lazy_group import Group
+from modelyard.cli.names import RUN_HELP, run_named
+from modelyard.cli.terminal import (
+    StoreName,
+    entity_option,
+    in_own_name,
+    json_option,
+    opened,
+    show,
+    show_fields,
+    show_values,
+    store_option,
+)
+from modelyard.errors import InvalidInput
+from modelyard.parts.review.estimates import JudgedVerdict
+from modelyard.parts.review.labels import RowToLabel
+from modelyard.parts.review.records import Review
+from modelyard.parts.review.service import Reviews
+from modelyard.parts.review.table_file import label_of, label_text
+from modelyard.report.table import printable
+
+LISTED = ("id", "project", "run_id", "scorer", "size", "population", "created_at")
+STOP = "q"
+MOST_LISTED = 1000
+
+_scorer_option = click.option("--scorer", help="The scorer, by its name or reference; the run's first by default.")
+_person = click.argument("person")
+
+
+@click.group(cls=Group)
+def review() -> None:
+    """Label rows of runs, and correct judges by that."""
+
+
+@review.command("start", epilog=RUN_HELP)
+@store_option
+@click.argument("run")
+@_scorer_option
+@click.option("--rows", default=100, show_default=True, type=int, help="How many rows to draw.")
+@click.option("--seed", default=0, show_default=True, type=int, help="The same draws the same rows of other runs.")
+def start_review(store: StoreName, run: str, scorer: str | None, rows: int, seed: int) -> None:
+    """Draw rows of RUN to label, and print the id of the review."""
+    with opened(store) as platform:
+        found = run_named(platform, run)
+        click.echo(in_own_name(platform).part(Reviews).start(found, scorer, rows=rows, seed=seed).id)
+
+
+@review.command("list")
+@store_option
+@entity_option
+@json_option
+def list_reviews(store: StoreName, entity: str | None, as_json: bool) -> None:
+    """List the newest reviews and what they label."""
+    with opened(store) as platform:
+        found = platform.part(Reviews).list(entity=entity, order="desc")
+        show_values(as_json, LISTED, list(islice(found, MOST_LISTED)))
+
+
+@review.command("label")
+@store_option
+@click.argument("review")
+@_person
+def label_rows(store: StoreName, review: str, person: str) -> None:
+    """Label the rows of REVIEW as PERSON, one after the other, until q."""
+    with opened(store) as platform:
+        reviews = platform.part(Reviews)
+        found = reviews.get(review)
+        while (row := reviews.next(review, person)) is not None:
+            click.echo(_text(found, row))
+            said = click.prompt(_question(found), prompt_suffix=" ")
+            if said.strip() == STOP:
+                return
+            try:
+                reviews.label(review, person, row.place, label_of(found, said))
+            except InvalidInput as wrong:
+                click.echo(str(wrong), err=True)
+    click.echo("every row is labelled")
+
+
+def _question(found: Review) -> str:
+    choices = "yes, no" if found.yes_no else ", ".join(f"{one:g}" for one in found.choices) or "a number"
+    return f"{choices}, ? if you cannot say, q to stop:"
+
+
+def _text(found: Review, row: RowToLabel) -> str:
+    inputs = "\n".join(f"{name}: {printable(str(value))}" for name, value in row.inputs.items())
+    return f"\nrow {row.place} of {found.size}\n{inputs}\n\n{printable(str(row.output))}\n"
+
+
+@review.command("export")
+@store_option
+@click.argument("review")
+@_person
+def export_labels(store: StoreName, review: str, person: str) -> None:
+    """Print the rows of REVIEW for PERSON to label as CSV."""
+    with opened(store) as platform:
+        click.echo(platform.part(Reviews).write_csv(review, person), nl=False)
+
+
+@review.command("import")
+@store_option
+@click.argument("review")
+@_person
+@click.argument("file", type=click.Path(dir_okay=False, exists=True, path_type=Path))
+def import_labels(store: StoreName, review: str, person: str, file: Path) -> None:
+    """Keep the labels of PERSON from a CSV FILE, all or none."""
+    text = file.read_bytes().decode("utf-8", errors="replace")
+    with opened(store) as platform:
+        click.echo(f"{platform.part(Reviews).read_csv(review, person, text)} labels")
+
+
+@review.command("disagreements")
+@store_option
+@click.argument("review")
+@json_option
+def list_disagreements(store: StoreName, review: str, as_json: bool) -> None:
+    """List the rows of REVIEW of which people, or people and the judge, say different things."""
+    with opened(store) as platform:
+        reviews = platform.part(Reviews)
+        found, every = reviews.get(review), reviews.disagreements(review)
+    people = sorted({name for one in every for name in one.labels})
+    lines = [
+        [
+            one.place,
+            label_text(found, one.verdict),
+            *(label_text(found, one.labels[name]) if name in one.labels else "" for name in people),
+        ]
+        for one in every
+    ]
+    show(as_json, ("row", "judge", *people), lines)
+
+
+@review.command("estimate", epilog=RUN_HELP)
+@store_option
+@click.argument("run")
+@_scorer_option
+@json_option
+def estimate(store: StoreName, run: str, scorer: str | None, as_json: bool) -> None:
+    """Show the mean of RUN, corrected by labels, and how far its judge and people agree."""
+    with opened(store) as platform:
+        found = platform.part(Reviews).estimate(run_named(platform, run), scorer)
+    if as_json:
+        show_fields([("corrected", attrs.asdict(found.corrected)), ("checked", found.check.checked)], as_json=True)
+    else:
+        click.echo(f"{found}\n{found.check}")
+
+
+@review.command("compare", epilog=RUN_HELP)
+@store_option
+@click.argument("baseline")
+@click.argument("candidate")
+@_scorer_option
+@click.option("--margin", default=0.05, show_default=True, type=float, help="By how much it may be worse.")
+@click.option("--lower-is-better", is_flag=True, help="Lower values are better.")
+@click.option("--not-worse", is_flag=True, help="Fail, with status 1, unless it is shown to be no worse than that.")
+def compare(
+    store: StoreName,
+    baseline: str,
+    candidate: str,
+    scorer: str | None,
+    margin: float,
+    lower_is_better: bool,
+    not_worse: bool,
+) -> None:
+    """Compare the run CANDIDATE with the run BASELINE, corrected by labels of both."""
+    with opened(store) as platform:
+        runs = run_named(platform, baseline), run_named(platform, candidate)
+        found = platform.part(Reviews).compare(*runs, scorer, lower_is_better=lower_is_better)
+    verdict = found.verdict(margin)
+    click.echo(f"{verdict} (margin {margin:g}): {found}")
+    if not_worse and verdict is not JudgedVerdict.NOT_WORSE:
+        raise click.ClickException(str(verdict))
+
+
+@review.command("delete")
+@store_option
+@click.argument("review")
+def delete_review(store: StoreName, review: str) -> None:
+    """Delete REVIEW with its labels."""
+    with opened(store) as platform:
+        click.echo(platform.part(Reviews).delete(review).id)

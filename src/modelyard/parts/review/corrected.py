@@ -1,0 +1,183 @@
+"""A mean that a judge gave, corrected by rows that people labelled, with an interval that has the judge's error in it.
+
+All rows have the judge's values, and a random part of them has people's, too. Both estimators are prediction-powered
+inference with power tuning (PPI++, Angelopoulos, Duchi and Zrnic 2023): the mean of people's values plus `slope` times
+how far the judge's mean over all rows is from that over the labelled ones. The interval depends on the values:
+
+* `of_few_values`, if all are yes or no, or differences of these: the rows are strata by what the judge says, and the
+  estimate is Tenenbein's (1970), which is the same as PPI++ then. The normal interval fails where few labelled rows
+  disagree, so it is of the posterior: Dirichlet in each stratum, with a neutral prior (Kerman 2011), and the moments of
+  their sum matched by a beta distribution.
+* `of_numbers`, for other values: Student's t.
+* `of_other_rows`, if only rows of another sample are labelled: Rogan and Gladen (1978), with the interval of Lang and
+  Reiczigel (2014).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist
+
+import attrs
+
+from modelyard.domain.evaluation.statistics import CONFIDENCE, Interval, incomplete_beta, spread, t_quantile
+from modelyard.parts.review.agreement import Confusion
+
+PRIOR_MASS = {2: 2 / 3, 3: 0.5}
+"""How many rows the prior of a stratum counts as, by the number of values."""
+
+PRIOR_OF_STRATA = 0.5
+
+Shares = Mapping[float, float]
+"""How people's labels of a row are spread over values: the shares sum to 1."""
+
+
+@attrs.frozen
+class Corrected:
+    """A corrected mean. `judged` is the judge's own, over all `rows`; `labelled` of them have labels. `method` is "ppi"
+    or "rogan_gladen". Without an interval nothing can be told: too few rows are labelled, or the judge is no better
+    than chance."""
+
+    method: str
+    rows: int
+    labelled: int
+    judged: float
+    mean: float | None = None
+    interval: Interval | None = None
+
+
+# ---- rows of the run are labelled
+
+
+def of_few_values(
+    judged: Mapping[float, int],
+    labelled: Sequence[tuple[float, Shares]],
+    values: Sequence[float],
+    confidence: float = CONFIDENCE,
+) -> Corrected:
+    """Correct a mean of 2 or 3 possible `values`, in rising order. `judged` counts all rows by the judge's value, and
+    `labelled` has the judge's value and people's of each labelled row."""
+    rows = sum(judged.values())
+    own = math.fsum(value * count for value, count in judged.items()) / rows
+    if not labelled:
+        return Corrected("ppi", rows, 0, own)
+    counts = {stratum: dict.fromkeys(values, 0.0) for stratum in values}
+    for stratum, shares in labelled:
+        for value, share in shares.items():
+            counts[stratum][value] += share
+    mean, variance = _posterior(judged, counts, values)
+    interval = _matched(mean, variance, values[0], values[-1], confidence)
+    said = [value for value in values if any(row[value] for row in counts.values())]
+    if len(said) == 1 and said[0] in (values[0], values[-1]):  # no label speaks against that end
+        low, high = (values[0], interval.high) if said[0] == values[0] else (interval.low, values[-1])
+        interval = Interval(low, high, confidence)
+    return Corrected("ppi", rows, len(labelled), own, _stratified(judged, counts, rows), interval)
+
+
+def _stratified(judged: Mapping[float, int], counts: Mapping[float, Mapping[float, float]], rows: int) -> float:
+    """Return Tenenbein's estimate; a stratum without a labelled row has the mean of all labelled ones."""
+    means: dict[float, float] = {}
+    everything = math.fsum(share for row in counts.values() for share in row.values())
+    total = math.fsum(value * share for row in counts.values() for value, share in row.items())
+    for stratum, row in counts.items():
+        size = math.fsum(row.values())
+        weighted = math.fsum(value * share for value, share in row.items())
+        means[stratum] = weighted / size if size else total / everything
+    return math.fsum(judged.get(stratum, 0) / rows * mean for stratum, mean in means.items())
+
+
+def _posterior(
+    judged: Mapping[float, int], counts: Mapping[float, Mapping[float, float]], values: Sequence[float]
+) -> tuple[float, float]:
+    """Return the posterior's mean and variance of the mean: of the sum of each stratum's share times its mean, which
+    are independent of each other; the shares are of one Dirichlet distribution."""
+    prior = PRIOR_MASS[len(values)] / len(values)
+    means, squares = [], []
+    for stratum in values:
+        weights = [counts[stratum][value] + prior for value in values]
+        size = math.fsum(weights)
+        mean = math.fsum(value * weight for value, weight in zip(values, weights, strict=True)) / size
+        second = math.fsum(value**2 * weight for value, weight in zip(values, weights, strict=True)) / size
+        means.append(mean)
+        squares.append(mean**2 + (second - mean**2) / (size + 1))
+    shares = [judged.get(stratum, 0) + PRIOR_OF_STRATA for stratum in values]
+    total = math.fsum(shares)
+    mean = math.fsum(share * mean for share, mean in zip(shares, means, strict=True)) / total
+    of_one = math.fsum(
+        share * (share + 1) * square - (share * mean) ** 2
+        for share, mean, square in zip(shares, means, squares, strict=True)
+    )
+    return mean, (of_one + (mean * total) ** 2) / (total * (total + 1)) - mean**2
+
+
+def _matched(mean: float, variance: float, least: float, most: float, confidence: float) -> Interval:
+    """Return the interval of the beta distribution between two bounds that has this mean and variance."""
+    width = most - least
+    place = (mean - least) / width
+    mass = place * (1 - place) * width**2 / variance - 1
+    tails = (1 - confidence) / 2, (1 + confidence) / 2
+    low, high = (least + width * beta_quantile(tail, place * mass, (1 - place) * mass) for tail in tails)
+    return Interval(low, high, confidence)
+
+
+def beta_quantile(share: float, a: float, b: float) -> float:
+    """Return the x below which this share of the beta distribution is, by bisection."""
+    low, high = 0.0, 1.0
+    while low < (middle := (low + high) / 2) < high and high - low > 1e-10:
+        low, high = (low, middle) if incomplete_beta(middle, a, b) > share else (middle, high)
+    return high
+
+
+def of_numbers(
+    judged: Sequence[float], labelled: Sequence[tuple[float, float]], confidence: float = CONFIDENCE
+) -> Corrected:
+    """Correct a mean of any numbers. `judged` has the judge's value of every row, and `labelled` the judge's and
+    people's of each labelled row. The tuned weight is the slope of people's values on the judge's. No interval for
+    fewer than four labelled rows."""
+    rows, count = len(judged), len(labelled)
+    own, deviation = spread(judged)
+    if count < 4:
+        return Corrected("ppi", rows, count, own)
+    mine, theirs = [one for one, _ in labelled], [other for _, other in labelled]
+    x, y = spread(mine)[0], spread(theirs)[0]
+    squares = math.fsum((one - x) ** 2 for one in mine)
+    slope = math.fsum((one - x) * (other - y) for one, other in labelled) / squares if squares else 0.0
+    freedom = count - (2 if squares else 1)
+    residual = math.fsum((other - y - slope * (one - x)) ** 2 for one, other in labelled) / freedom
+    of_people = residual * (1 / count + ((own - x) ** 2 / squares if squares else 0.0))
+    of_rows = (slope * (deviation or 0.0)) ** 2 / rows
+    variance = of_people + of_rows
+    mean = y + slope * (own - x)
+    if not variance:
+        return Corrected("ppi", rows, count, own, mean, Interval(mean, mean, confidence))
+    freedom = max(1, int(variance**2 / (of_people**2 / freedom + of_rows**2 / (rows - 1))))
+    reach = t_quantile((1 + confidence) / 2, freedom) * math.sqrt(variance)
+    return Corrected("ppi", rows, count, own, mean, Interval(mean - reach, mean + reach, confidence))
+
+
+# ---- rows of another sample are labelled
+
+
+def of_other_rows(passed: int, rows: int, known: Confusion, confidence: float = CONFIDENCE) -> Corrected:
+    """Correct a rate by the judge's sensitivity and specificity on other rows, if it errs as often on these. Without an
+    interval if the judge is not shown to be better than chance."""
+    own = passed / rows
+    found = Corrected("rogan_gladen", rows, known.yes + known.no, own)
+    if not known.yes or not known.no:
+        return found
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    count = rows + z * z
+    rate = (passed + z * z / 2) / count
+    right, wrong = known.yes + 2, known.no + 2
+    sensitivity, specificity = (known.yes_yes + 1) / right, (known.no_no + 1) / wrong
+    informed = sensitivity + specificity - 1
+    errors = sensitivity * (1 - sensitivity) / right, specificity * (1 - specificity) / wrong
+    if informed <= z * math.sqrt(sum(errors)):
+        return found
+    middle = (rate + specificity - 1) / informed
+    shift = 2 * z * z * (middle * errors[0] - (1 - middle) * errors[1])
+    variance = rate * (1 - rate) / count + middle**2 * errors[0] + (1 - middle) ** 2 * errors[1]
+    reach = z * math.sqrt(variance) / informed
+    low, high = (min(1.0, max(0.0, middle + shift + side)) for side in (-reach, reach))
+    plain = (known.sensitivity or 0.0) + (known.specificity or 0.0) - 1
+    mean = min(1.0, max(0.0, (own + (known.specificity or 0.0) - 1) / plain))
+    return attrs.evolve(found, mean=mean, interval=Interval(low, high, confidence))

@@ -1,0 +1,261 @@
+"""What a judge's numbers are worth: its agreement with people, and corrected means and differences with a verdict."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from modelyard.domain.evaluation.statistics import CONFIDENCE, Interval
+from modelyard.parts.review.agreement import Confusion, cohen_kappa, fleiss_kappa, krippendorff_alpha
+from modelyard.parts.review.corrected import Corrected, Shares, of_few_values, of_numbers, of_other_rows
+from modelyard.parts.review.judges import JudgedRows
+from modelyard.parts.review.labels import LabelledRows
+from modelyard.report.numbers import confidence_text
+
+
+@attrs.frozen
+class Agreement:
+    """How far a judge and people agree, on the `labelled` rows that count. None is what cannot be computed.
+
+    `kappa` (Cohen's), `sensitivity` and `specificity` are of the judge and the majority of people, `kappa` for yes and
+    no or `choices`; `alpha` (Krippendorff's) of the judge and the mean of people. `people_kappa` (Fleiss') and
+    `people_alpha` are of people among themselves: a judge can hardly agree with them more than they do. Alphas are
+    nominal for yes and no, else interval.
+    """
+
+    labelled: int
+    unsure: int
+    people: int
+    kappa: float | None = None
+    alpha: float | None = None
+    people_kappa: float | None = None
+    people_alpha: float | None = None
+    confusion: Confusion | None = None
+    sensitivity: Interval | None = None
+    specificity: Interval | None = None
+
+
+@attrs.frozen
+class JudgeCheck:
+    """Whether people have checked a version of a scorer: `scorer` is its reference, and `models` are those that it
+    asks. If not, `reason` is why, and there is no agreement."""
+
+    scorer: str
+    models: Mapping[str, str]
+    checked: bool
+    reason: str = ""
+    agreement: Agreement | None = None
+
+    def __str__(self) -> str:
+        if self.agreement is None:
+            return f"{self.scorer}: not checked, {self.reason}"
+        found = self.agreement
+        words = [f"{found.labelled} rows labelled by {found.people}"]
+        numbers = {"kappa": found.kappa, "alpha": found.alpha, "people's alpha": found.people_alpha}
+        words += [f"{name} {value:.2f}" for name, value in numbers.items() if value is not None]
+        if found.confusion is not None:
+            for name in ("sensitivity", "specificity"):
+                value, interval = getattr(found.confusion, name), getattr(found, name)
+                words += [] if value is None else [f"{name} {value:.2f} ({interval.low:.2f} to {interval.high:.2f})"]
+        return f"{self.scorer}: {', '.join(words)}"
+
+
+def agreement(reviews: Sequence[LabelledRows], confidence: float = CONFIDENCE) -> Agreement:
+    """Return the agreement over the rows of several reviews of one version of a scorer."""
+    pairs = [pair for one in reviews for pair in one.pairs]
+    ratings = [values for one in reviews for values in one.ratings]
+    people = {name for one in reviews for row in one.labels[: one.counted] for name in row}
+    labelled = sum(map(bool, ratings))
+    yes_no = all(one.review.yes_no for one in reviews)
+    level = "nominal" if yes_no else "interval"
+    found = Agreement(
+        labelled,
+        len(ratings) - labelled,
+        len(people),
+        alpha=krippendorff_alpha(pairs, level),
+        people_kappa=fleiss_kappa(ratings),
+        people_alpha=krippendorff_alpha(ratings, level),
+    )
+    if all(one.review.choices for one in reviews):
+        found = attrs.evolve(found, kappa=cohen_kappa(pairs))
+    if not yes_no:
+        return found
+    confusion = sum((one.confusion for one in reviews), Confusion())
+    return attrs.evolve(
+        found,
+        confusion=confusion,
+        sensitivity=confusion.sensitivity_interval(confidence),
+        specificity=confusion.specificity_interval(confidence),
+    )
+
+
+# ---- a run
+
+
+@attrs.frozen
+class JudgedMean:
+    """The mean of a run as its judge sees it, and corrected by labels. `corrected.interval` is None if the judge is not
+    checked, or if nothing can be told. `unsure` rows have no label that says something."""
+
+    run_id: str
+    check: JudgeCheck
+    corrected: Corrected
+    unsure: int = 0
+
+    def __str__(self) -> str:
+        found = self.corrected
+        judged = f"{found.judged:.3f} as judged on {found.rows} rows"
+        if found.interval is None or found.mean is None:
+            why = "nothing can be told from these labels" if self.check.checked else f"not checked: {self.check.reason}"
+            return f"{judged}; {why}"
+        where = "here" if found.method == "ppi" else "on other rows"
+        return f"{interval_text(found.mean, found.interval)}, from {found.labelled} labels {where}; {judged}"
+
+
+def interval_text(mean: float, interval: Interval) -> str:
+    """Return a number with its interval, as people read them."""
+    return f"{mean:.3f} ({interval.low:.3f} to {interval.high:.3f} at {confidence_text(interval.confidence)})"
+
+
+def corrected_mean(judged: JudgedRows, own: LabelledRows | None, confidence: float) -> Corrected:
+    """Correct the mean of a run by labels of its own rows."""
+    if own is None:
+        return _plain(judged)
+    known = [(judged.rows[row.row_digest].value, values) for row, values in own.values() if _is_of(judged, row, values)]
+    if own.review.yes_no:
+        shares = [(value, _shares(values)) for value, values in known]
+        return of_few_values(Counter(row.value for row in judged.rows.values()), shares, (0.0, 1.0), confidence)
+    means = [(value, math.fsum(values) / len(values)) for value, values in known]
+    return of_numbers([row.value for row in judged.rows.values()], means, confidence)
+
+
+def _is_of(judged: JudgedRows, row: object, values: Sequence[float]) -> bool:
+    return bool(values) and getattr(row, "row_digest", None) in judged.rows
+
+
+def _plain(judged: JudgedRows) -> Corrected:
+    values = [row.value for row in judged.rows.values()]
+    return Corrected("ppi", len(values), 0, math.fsum(values) / len(values))
+
+
+def _shares(values: Sequence[float]) -> Shares:
+    """Return how several labels of one row are spread."""
+    return {value: count / len(values) for value, count in Counter(values).items()}
+
+
+def corrected_elsewhere(judged: JudgedRows, known: Confusion, confidence: float) -> Corrected:
+    """Correct the rate of a run by how a judge errs on other rows."""
+    if not judged.yes_no:
+        return _plain(judged)
+    passed = sum(row.value == 1 for row in judged.rows.values())
+    return of_other_rows(passed, len(judged.rows), known, confidence)
+
+
+# ---- two runs
+
+
+class JudgedVerdict(StrEnum):
+    """What a corrected difference shows of a candidate."""
+
+    NOT_WORSE = "not worse"
+    WORSE = "worse"
+    CANNOT_TELL = "the judge cannot tell a difference of this size"
+    NOT_CHECKED = "the judge is not checked"
+
+
+@attrs.frozen
+class JudgedDifference:
+    """The difference of a candidate and a baseline, candidate minus baseline, as their judge sees it and corrected by
+    labels of the same rows of both. Lower is better if `lower_is_better`."""
+
+    baseline: str
+    candidate: str
+    check: JudgeCheck
+    corrected: Corrected
+    lower_is_better: bool = False
+
+    def verdict(self, margin: float) -> JudgedVerdict:
+        """Return whether the candidate is at most `margin` worse, by the whole interval."""
+        interval = self.corrected.interval
+        if not self.check.checked:
+            return JudgedVerdict.NOT_CHECKED
+        if interval is None:
+            return JudgedVerdict.CANNOT_TELL
+        least, most = (-interval.high, -interval.low) if self.lower_is_better else (interval.low, interval.high)
+        if least >= -margin:
+            return JudgedVerdict.NOT_WORSE
+        return JudgedVerdict.WORSE if most < -margin else JudgedVerdict.CANNOT_TELL
+
+    def labels_needed(self, margin: float) -> int | None:
+        """Return about how many labels would tell, if the difference is as estimated and no row is left without one;
+        None if more labels do not help."""
+        found = self.corrected
+        if found.interval is None or found.mean is None:
+            return None
+        better = -found.mean if self.lower_is_better else found.mean
+        half = (found.interval.high - found.interval.low) / 2
+        if better == -margin:
+            return None
+        needed = math.ceil(found.labelled * (half / abs(better + margin)) ** 2)
+        return needed if found.labelled < needed <= found.rows else None
+
+    def __str__(self) -> str:
+        found = self.corrected
+        judged = f"{found.judged:+.3f} as judged on {found.rows} rows of both"
+        if found.interval is None or found.mean is None:
+            why = "too few rows of both are labelled" if self.check.checked else f"not checked: {self.check.reason}"
+            return f"{judged}; {why}"
+        return f"{interval_text(found.mean, found.interval)}, from {found.labelled} rows labelled in both; {judged}"
+
+
+def refusal_text(found: JudgedDifference, margin: float) -> str:
+    """Return why a difference does not meet a margin, and about how many labels would tell."""
+    verdict = found.verdict(margin)
+    needed = found.labels_needed(margin) if verdict is JudgedVerdict.CANNOT_TELL else None
+    more = f"; about {needed} labelled rows would tell" if needed else ""
+    return f"{verdict} (margin {margin:g}): {found}{more}"
+
+
+def numbers_of(found: JudgedDifference) -> Mapping[str, Any]:
+    """Return the numbers of a difference that is shown to be no worse, to keep them."""
+    corrected, between = found.corrected, found.corrected.interval
+    assert between is not None, "without an interval there is no such verdict"
+    return {
+        "verdict": JudgedVerdict.NOT_WORSE.value,
+        "labelled": corrected.labelled,
+        "judged": corrected.judged,
+        "difference": corrected.mean,
+        "low": between.low,
+        "high": between.high,
+    }
+
+
+def corrected_difference(
+    before: JudgedRows, after: JudgedRows, labels: Sequence[LabelledRows], confidence: float
+) -> Corrected:
+    """Correct a difference by the rows that are labelled in both runs. `labels` are those of both, or nothing."""
+    both = [name for name in before.rows if name in after.rows]
+    judged = {name: after.rows[name].value - before.rows[name].value for name in both}
+    known = [_by_digest(one) for one in labels] or [{}, {}]
+    labelled = [
+        (judged[name], known[0][name], known[1][name]) for name in known[0] if name in known[1] and name in judged
+    ]
+    if before.yes_no and after.yes_no:
+        shares = [(value, _difference(one, other)) for value, one, other in labelled]
+        return of_few_values(Counter(judged.values()), shares, (-1.0, 0.0, 1.0), confidence)
+    means = [(value, math.fsum(b) / len(b) - math.fsum(a) / len(a)) for value, a, b in labelled]
+    return of_numbers(list(judged.values()), means, confidence)
+
+
+def _by_digest(labels: LabelledRows) -> dict[str, list[float]]:
+    return {row.row_digest: values for row, values in labels.values() if values}
+
+
+def _difference(before: Sequence[float], after: Sequence[float]) -> Shares:
+    """Return how the difference of two rows is spread, if each person's word counts the same."""
+    lost, won = math.fsum(before) / len(before), math.fsum(after) / len(after)
+    shares = {-1.0: lost * (1 - won), 1.0: won * (1 - lost)}
+    return {**shares, 0.0: 1 - shares[-1.0] - shares[1.0]}

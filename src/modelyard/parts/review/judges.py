@@ -1,0 +1,148 @@
+"""A run's rows as one of its scorers scored them, and what that scorer is: its version, and the models that it asks."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+import attrs
+
+from modelyard.domain.evaluation.filters import scorer_keys
+from modelyard.domain.evaluation.objects import ObjectKind, ObjectRef, same_scheme
+from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.evaluation.scorer_rules import Combined, rule_of
+from modelyard.domain.evaluation.scorers import DeclarativeScorer, LlmJudge
+from modelyard.domain.identity import Principal
+from modelyard.errors import InvalidInput, ModelyardError, nearest
+from modelyard.parts.review.records import YES_OR_NO, Review
+from modelyard.platform.evaluations.model_under_test import CompletionModel
+from modelyard.platform.evaluations.objects import Objects
+from modelyard.platform.evaluations.stored_run import StoredRun
+from modelyard.platform.runtime import Runtime
+
+GONE = "it is gone"
+"""What a model is now that cannot be asked any more."""
+
+MOST_CHOICES = 10
+
+
+@attrs.frozen
+class JudgedRow:
+    """A row of a run with the value that a scorer gave it."""
+
+    digest: str
+    prediction_id: str
+    value: float
+
+
+@attrs.frozen
+class JudgedRows:
+    """The scored rows of a run by their digests, of one scorer by its reference. `unscored` rows have no value."""
+
+    scorer: str
+    rows: Mapping[str, JudgedRow]
+    yes_no: bool
+    unscored: int
+
+    @property
+    def choices(self) -> tuple[float, ...]:
+        """What labels may be: yes or no, or a few whole numbers if the scorer gave only such; () for any number."""
+        if self.yes_no:
+            return YES_OR_NO
+        values = [row.value for row in self.rows.values()]
+        low, high = min(values), max(values)
+        if not 0 < high - low < MOST_CHOICES or not all(value.is_integer() for value in values):
+            return ()
+        return tuple(map(float, range(int(low), int(high) + 1)))
+
+    def drawn(self, seed: int, count: int) -> list[JudgedRow]:
+        """Draw rows at random without replacement, in random order. The same seed draws the same rows of all runs over
+        the same rows, so that these can be compared: each row has a number of its own, and the lowest are drawn."""
+
+        def number(row: JudgedRow) -> bytes:
+            return hashlib.sha256(f"{seed}:{row.digest}".encode()).digest()
+
+        return sorted(self.rows.values(), key=number)[:count]
+
+
+def judged_rows(runtime: Runtime, run: EvaluationRun, scorer: str | None = None) -> JudgedRows:
+    """Read the rows of a run with the values of the scorer of this name or reference, by default the first. Raises
+    `InvalidInput` for one that the run lacks or that gives no numbers, and for rows with several trials."""
+    wanted = _wanted(runtime, run, scorer)
+    rows: dict[str, JudgedRow] = {}
+    bools, count, unscored = True, 0, 0
+    for prediction, scores in StoredRun(runtime, run.id).columns():
+        if prediction.trial:
+            msg = "has several trials of a row; people label runs that have one"
+            raise InvalidInput.at("run", msg=msg)
+        count += 1
+        value = next((one.value.get("value") for one in scores if same_scheme(one.scorer) == wanted), None)
+        if not isinstance(value, bool | int | float):
+            unscored += 1
+            continue
+        bools = bools and isinstance(value, bool)
+        rows[prediction.row_digest] = JudgedRow(prediction.row_digest, prediction.id, float(value))
+    if not rows:
+        raise InvalidInput.at("scorer", msg=f"gave none of the {count} rows a number, or yes or no")
+    return JudgedRows(wanted, rows, bools, unscored)
+
+
+def _wanted(runtime: Runtime, run: EvaluationRun, scorer: str | None) -> str:
+    known: dict[str, str] = {}
+    for ref in StoredRun(runtime, run.id).scorers():
+        known.setdefault(scorer_keys(ref)[0], same_scheme(ref))
+    first = (run.summary or {}).get("scorer") if scorer is None else scorer
+    if first is None and known:
+        return next(iter(known.values()))
+    if first in known:
+        return known[str(first)]
+    if isinstance(first, str) and same_scheme(first) in known.values():
+        return same_scheme(first)
+    meant = nearest(str(first), known)
+    raise InvalidInput.at("scorer", msg=f"must be one of the run's: {', '.join(known) or 'it has none'}{meant}")
+
+
+# ---- what a judge is
+
+
+def asked_models(runtime: Runtime, principal: Principal, scorer: str) -> Mapping[str, str]:
+    """Return the models that a scorer asks, by their names in it, each with the reference of the version that the name
+    means now. A scorer that is a function, or that asks none, has none."""
+    ref = ObjectRef.parse(scorer)
+    found: Mapping[str, str] = {}
+    with suppress(ModelyardError):
+        data = Objects(runtime, principal).resolve(ObjectKind.SCORER, scorer).content.get("scorer")
+        if ref is not None and isinstance(data, Mapping):
+            place = ref.entity, ref.project
+            found = {one.model: _meant(runtime, principal, one, place) for one in _judges(rule_of(data))}
+    return found
+
+
+def _judges(rule: DeclarativeScorer) -> Iterator[LlmJudge]:
+    if isinstance(rule, LlmJudge):
+        yield rule
+    elif isinstance(rule, Combined):
+        for part in rule.parts.values():
+            yield from _judges(part)
+
+
+def _meant(runtime: Runtime, principal: Principal, judge: LlmJudge, place: tuple[str, str]) -> str:
+    try:
+        return str(CompletionModel.of(runtime, principal, judge.model, place, judge.options).ref)
+    except ModelyardError:
+        return GONE
+
+
+def same_judge(review: Review, scorer: str, models: Mapping[str, str]) -> bool:
+    """Return whether the labels of a review are of this version of a scorer, that asks these models."""
+    return review.scorer == scorer and dict(review.models) == dict(models)
+
+
+def what_changed(reviews: Sequence[Review], scorer: str, models: Mapping[str, str]) -> str:
+    """Return why these reviews, of other versions of a scorer, say nothing of this one; the newest come last."""
+    if not reviews:
+        return "nobody has labelled rows that it scored"
+    last = reviews[-1]
+    if last.scorer != scorer:
+        return "its prompt, model or settings have changed since people labelled rows that it scored"
+    changed = [f"{name} was {was} and is {models.get(name, GONE)}" for name, was in last.models.items()]
+    return f"its model has changed since people labelled rows that it scored: {'; '.join(changed)}"

@@ -1,0 +1,240 @@
+"""Pages of reviews: rows labelled by keyboard, blind; and what judges are worth by that."""
+
+import json
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+from modelyard.domain.evaluation.statistics import Interval
+from modelyard.errors import InvalidInput
+from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, bar, empty, short_id, when, whole_number
+from modelyard.parts.reports.html import Html, facts, joined, section, table, tag
+from modelyard.parts.review.estimates import JudgeCheck
+from modelyard.parts.review.labels import RowToLabel
+from modelyard.parts.review.records import Review
+from modelyard.parts.review.service import Reviews
+from modelyard.parts.review.table_file import UNSURE, label_of, label_text
+from modelyard.report.numbers import NONE, ref_text
+
+SHOWN = 200
+_OF_RESULTS = "The mean of the judge, corrected by what people say, and how far they agree."
+MOST_SHOWN = 20_000
+"""Characters of an output or a field that are shown."""
+
+
+def has_review(view: View) -> bool:
+    return next(iter(view.platform.part(Reviews).list()), None) is not None
+
+
+def listed(view: View) -> HtmlPage:
+    run = view.query.get("run") or None
+    found = [_line(view, one) for one in islice(view.platform.part(Reviews).list(run=run, order="desc"), SHOWN)]
+    columns = [("review", ""), ("run", ""), ("scorer", ""), ("rows", "number"), ("of", "number"), ("made", "")]
+    nothing = empty("No review yet. Draw rows of a run to label:", f"modelyard review start {run or 'quiz'}")
+    lead = "Random samples of rows that people label, to check judges and to correct their numbers."
+    content = joined([table(columns, found) if found else nothing, _start(view, run or "")])
+    return HtmlPage("Reviews", content, lead=lead)
+
+
+def _line(view: View, one: Review) -> tuple[object, ...]:
+    link, run = view.link(short_id(one.id), "reviews", one.id), view.link(short_id(one.run_id), "runs", one.run_id)
+    return link, run, ref_text(one.scorer), one.size, one.population, when(one.created_at)
+
+
+def _start(view: View, run: str) -> Html:
+    if not view.token:
+        return Html("")
+    fields = [
+        tag("label", "Run ", tag("input", name="run", value=run, size=38, required=True)),
+        tag("label", " Rows ", tag("input", name="rows", value=100, size=6)),
+        tag("label", " Seed ", tag("input", name="seed", value=0, size=6)),
+        tag("button", "Draw rows", type="submit"),
+    ]
+    return section("A new review", view.form_to("reviews", content=fields))
+
+
+def start(view: View) -> Redirect:
+    rows, seed = (whole_number(view.form.get(name, ""), name) for name in ("rows", "seed"))
+    made = view.platform.part(Reviews).start(view.form.get("run", "").strip(), rows=rows, seed=seed)
+    return Redirect(view.url("reviews", made.id))
+
+
+# ---- one of them
+
+
+def shown(view: View) -> HtmlPage:
+    reviews = view.platform.part(Reviews)
+    one = reviews.get(view.params["review"])
+    progress = reviews.progress(one.id)
+    lines = [
+        (view.link(name, "reviews", one.id, "label", person=name), bar(count, one.size, f"{count} of {one.size}"))
+        for name, count in progress.people.items()
+    ]
+    people = section("People", table([("person", ""), ("labelled", "")], lines, "narrow")) if lines else Html("")
+    pairs = [
+        ("run", view.link(short_id(one.run_id), "runs", one.run_id)),
+        ("scorer", ref_text(one.scorer)),
+        ("rows", f"{one.size} of {one.population}, drawn by the seed {one.seed}"),
+        ("rows that count", progress.counted),
+    ]
+    results = tag("p", view.link("What the labels show", "reviews", one.id, "results"))
+    lead = "Rows to label. Nobody sees what others or the judge say of them before they are done."
+    return HtmlPage(
+        f"Review of {ref_text(one.scorer)}", joined([facts(pairs), _begin(view, one), people, results]), lead=lead
+    )
+
+
+def _begin(view: View, one: Review) -> Html:
+    if not view.token:
+        return Html("")
+    fields = [
+        tag("label", "Your name ", tag("input", name="person", size=24, required=True, autocomplete="name")),
+        tag("button", "Label rows", type="submit"),
+    ]
+    return section("Label", tag("form", *fields, method="get", action=view.url("reviews", one.id, "label")))
+
+
+def label(view: View) -> HtmlPage:
+    reviews, person = view.platform.part(Reviews), view.query.get("person", "")
+    one = reviews.get(view.params["review"])
+    at = view.query.get("row", "")
+    row = reviews.rows(one.id, person)[_place(one, at)] if at else reviews.next(one.id, person)
+    title = f"Label rows as {person}"
+    if row is None:
+        links = view.link("What the labels show", "reviews", one.id, "results")
+        done = joined([tag("p", "You have labelled every row."), tag("p", links)])
+        return HtmlPage(title, done, lead="Your labels stay as they are, since you may see now what others say.")
+    back = view.link("The row before", "reviews", one.id, "label", person=person, row=row.place - 1)
+    parts = [
+        bar(row.place, one.size, f"row {row.place + 1} of {one.size}"),
+        _text("Answer", row.output),
+        _form(view, one, row, person),
+        *(_text(name, value) for name, value in row.inputs.items()),
+        tag("p", back if row.place else ""),
+    ]
+    return HtmlPage(
+        title, joined(parts), lead="Press a key, or choose a button. Your label can be changed until you are done."
+    )
+
+
+def _place(one: Review, text: str) -> int:
+    place = whole_number(text, "row")
+    if place >= one.size:
+        raise InvalidInput.at("row", msg=f"must be the number of a row, 0 to {one.size - 1}")
+    return place
+
+
+def _text(name: str, value: Any) -> Html:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1, default=dict)
+    return section(name, tag("pre", text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"))
+
+
+def _form(view: View, one: Review, row: RowToLabel, person: str) -> Html:
+    if not view.token:
+        return Html("")
+    hidden = [
+        tag("input", type="hidden", name=name, value=value) for name, value in (("person", person), ("row", row.place))
+    ]
+    chosen = label_text(one, row.value) if row.labelled else ""
+    return view.form_to("reviews", one.id, "label", content=[*hidden, *_choices(one, chosen), _note(row)])
+
+
+def _note(row: RowToLabel) -> Html:
+    return tag("label", " Note ", tag("input", name="note", value=row.note, size=40))
+
+
+def _choices(one: Review, chosen: str) -> list[Html]:
+    """Return a button for each label with its key, or the field of a number, which a button of its own sends."""
+    if one.choices:
+        values = [label_text(one, value) for value in reversed(one.choices)] if one.yes_no else []
+        values = values or [label_text(one, value) for value in one.choices]
+        return [
+            _button(value, value[0] if len(value) == 1 or one.yes_no else None, chosen) for value in (*values, UNSURE)
+        ]
+    field = tag(
+        "input", name="number", value="" if chosen == UNSURE else chosen, size=8, autofocus=True, inputmode="decimal"
+    )
+    return [
+        tag("label", "Number ", field),
+        tag("button", "Keep", name="value", value="", type="submit"),
+        _button(UNSURE, UNSURE, chosen),
+    ]
+
+
+def _button(value: str, key: str | None, chosen: str) -> Html:
+    words = "cannot say" if value == UNSURE else value
+    shown = f"{words} ({key})" if key else words
+    pressed = "true" if value == chosen else None
+    return tag(
+        "button", shown, type="submit", name="value", value=value, data_key=key, accesskey=key, aria_pressed=pressed
+    )
+
+
+def keep(view: View) -> Redirect:
+    reviews, form = view.platform.part(Reviews), view.form
+    one = reviews.get(view.params["review"])
+    said = form.get("value") or form.get("number", "")
+    row = whole_number(form.get("row", ""), "row")
+    reviews.label(one.id, form.get("person", ""), row, label_of(one, said), form.get("note", "").strip())
+    return Redirect(view.url("reviews", one.id, "label", person=form.get("person", "")))
+
+
+# ---- what they show
+
+
+def results(view: View) -> HtmlPage:
+    reviews = view.platform.part(Reviews)
+    one = reviews.get(view.params["review"])
+    progress = reviews.progress(one.id)
+    back = tag("p", view.link("The review", "reviews", one.id))
+    title = f"What the labels of {ref_text(one.scorer)} show"
+    if not progress.people or any(count < one.size for count in progress.people.values()):
+        waits = empty("This is shown once everybody who has begun to label has labelled every row.")
+        return HtmlPage(title, joined([back, waits]), lead=_OF_RESULTS)
+    found = reviews.estimate(one.run_id, one.scorer)
+    parts = [back, tag("p", str(found), kind="headline"), _agreement(found.check), _disagreements(view, one)]
+    return HtmlPage(
+        title, joined(parts), lead="The judge's mean, corrected by what people say, and how far they agree."
+    )
+
+
+def _agreement(check: JudgeCheck) -> Html:
+    found = check.agreement
+    if found is None:
+        return Html("")
+    numbers: Mapping[str, float | None] = {
+        "Cohen's kappa of the judge and most people": found.kappa,
+        "Krippendorff's alpha of the judge and people": found.alpha,
+        "Fleiss' kappa of people": found.people_kappa,
+        "Krippendorff's alpha of people": found.people_alpha,
+    }
+    pairs: list[tuple[str, object]] = [("rows labelled", found.labelled), ("people", found.people)]
+    pairs += [(name, NONE if value is None else f"{value:.3f}") for name, value in numbers.items()]
+    if found.confusion is not None:
+        of_judge = {
+            "sensitivity": (found.confusion.sensitivity, found.sensitivity),
+            "specificity": (found.confusion.specificity, found.specificity),
+        }
+        pairs += [(name, _rate(*known)) for name, known in of_judge.items()]
+    return section("Agreement", facts(pairs))
+
+
+def _rate(value: float | None, between: Interval | None) -> str:
+    return NONE if value is None or between is None else f"{value:.3f} ({between.low:.3f} to {between.high:.3f})"
+
+
+def _disagreements(view: View, one: Review) -> Html:
+    reviews = view.platform.part(Reviews)
+    found = reviews.disagreements(one.id)
+    people = sorted({name for row in found for name in row.labels})
+    lines = [
+        (
+            row.place,
+            label_text(one, row.verdict),
+            *(label_text(one, row.labels[name]) if name in row.labels else NONE for name in people),
+        )
+        for row in islice(found, SHOWN)
+    ]
+    columns = [("row", "number"), ("judge", ""), *((name, "") for name in people)]
+    shown = table(columns, lines, "narrow") if lines else tag("p", "Everybody says the same of every row.")
+    return section("Disagreements", shown)

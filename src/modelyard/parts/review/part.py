@@ -1,0 +1,64 @@
+"""People label rows of runs, and judges are checked and corrected by that: `platform.review`."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from modelyard.part import Command, DashboardPage, Part
+
+if TYPE_CHECKING:
+    from modelyard.domain.record import Record
+    from modelyard.http.route import Route
+    from modelyard.parts.review.service import Reviews
+    from modelyard.stores.table_changes import SchemaChange
+
+
+def _records() -> "Sequence[Record]":
+    from modelyard.parts.review.records import RECORDS
+
+    return RECORDS
+
+
+def _changes() -> "Sequence[SchemaChange]":
+    from modelyard.parts.review.changes import CHANGES
+
+    return CHANGES
+
+
+def _reviews() -> "type[Reviews]":
+    from modelyard.parts.review.service import Reviews as resource
+
+    return resource
+
+
+def _routes() -> "Sequence[Route]":
+    from modelyard.parts.review.routes import ROUTES
+
+    return ROUTES
+
+
+def _pages() -> "Sequence[DashboardPage]":
+    from modelyard.parts.review import pages
+
+    return (
+        DashboardPage("GET", ("reviews",), pages.listed, "Reviews", pages.has_review),
+        DashboardPage("POST", ("reviews",), pages.start),
+        DashboardPage("GET", ("reviews", "{review}"), pages.shown),
+        DashboardPage("GET", ("reviews", "{review}", "label"), pages.label),
+        DashboardPage("POST", ("reviews", "{review}", "label"), pages.keep),
+        DashboardPage("GET", ("reviews", "{review}", "results"), pages.results),
+    )
+
+
+PART = Part(
+    "review",
+    records=_records,
+    changes=_changes,
+    resources={"review": _reviews},
+    routes={"operations": _routes},
+    pages=_pages,
+    commands={
+        "review": Command(
+            "Work", "modelyard.parts.review.commands:review", "Label rows of runs, and correct judges by that."
+        )
+    },
+)

@@ -1,0 +1,115 @@
+"""The pages on which people label by keyboard, and see what their labels show."""
+
+import re
+from collections.abc import Iterator
+from urllib.parse import urlencode
+
+import pytest
+
+from modelyard import Platform, open_platform
+from modelyard.http.message import Request, Response
+from modelyard.parts.dashboard.app import Dashboard
+from modelyard.parts.dashboard.exchange import COOKIE
+
+ROWS = [{"prompt": f"say <b>{at}</b>", "expected": f"say <b>{at}</b>" if at % 3 else "no"} for at in range(12)]
+
+
+@pytest.fixture
+def platform() -> Iterator[Platform]:
+    with open_platform(entity="acme") as platform:
+        platform.evaluations.run("quiz", "echo", ROWS)
+        yield platform
+
+
+class Reader:
+    """Reads pages, and sends their forms, as a browser does that has logged in."""
+
+    def __init__(self, platform: Platform) -> None:
+        self.dashboard, self.cookie = Dashboard(platform), ""
+        self.send("POST", "login", key=platform.keys.create("acme").secret)
+
+    def send(self, method: str, path: str, **form: str) -> Response:
+        path, _, query = path.partition("?")
+        headers = [("host", "yard.example"), ("cookie", f"{COOKIE}={self.cookie}")]
+        body = iter([urlencode(form).encode()])
+        answer = self.dashboard.handle(Request(method, f"/dashboard/{path}", query, headers, body))
+        for name, value in answer.headers:
+            if name == "set-cookie":
+                self.cookie = value.split(";")[0].split("=", 1)[1]
+        return answer
+
+    def page(self, path: str) -> str:
+        answer = self.send("GET", path)
+        assert answer.status == 200, path
+        assert isinstance(answer.body, bytes)
+        return answer.body.decode()
+
+    def post(self, path: str, **form: str) -> str:
+        """Send a form, and return where it leads, or the page that says what is wrong."""
+        found = re.search(r'name="token" value="([0-9a-f]+)"', self.page("reviews"))
+        assert found is not None
+        answer = self.send("POST", path, token=found[1], **form)
+        text = answer.body.decode() if isinstance(answer.body, bytes) else ""
+        return dict(answer.headers).get("location", text).removeprefix("/dashboard/")
+
+
+def test_rows_are_labelled_one_key_each(platform: Platform) -> None:
+    reader = Reader(platform)
+    assert "No review yet" in reader.page("reviews")
+    (run,) = platform.evaluations.runs.list_all()
+    path = reader.post("reviews", run=run.id, rows="3", seed="1")
+    assert "3 of 12, drawn by the seed 1" in reader.page(path)
+    at = f"{path}/label?person=ann"
+    for row, value in enumerate(("yes", "no", "?")):
+        page = reader.page(at)
+        assert f"row {row + 1} of 3" in page
+        assert "say &lt;b&gt;" in page
+        assert [*re.findall(r'data-key="(.)"', page)] == ["y", "n", "?"]
+        at = reader.post(f"{path}/label", person="ann", row=str(row), value=value, note=" why " if row else "")
+    assert "You have labelled every row" in reader.page(at)
+    rows = platform.review.rows(path.removeprefix("reviews/"), "ann")
+    assert [(row.value, row.note) for row in rows] == [(1.0, ""), (0.0, "why"), (None, "why")]
+    assert 'aria-pressed="true"' in reader.page(f"{path}/label?person=ann&row=1")
+    assert "their labels stay" in reader.post(f"{path}/label", person="ann", row="0", value="no")
+
+
+def test_results_wait_until_nobody_is_in_the_middle(platform: Platform) -> None:
+    reader = Reader(platform)
+    (run,) = platform.evaluations.runs.list_all()
+    review = platform.review.start(run.id, rows=4)
+    path = f"reviews/{review.id}"
+    assert "shown once everybody" in reader.page(f"{path}/results")
+    for row in range(4):
+        platform.review.label(review.id, "ann", row, True)
+    assert "Disagreements" in reader.page(f"{path}/results")
+    platform.review.label(review.id, "bob", 0, False)
+    assert "shown once everybody" in reader.page(f"{path}/results")
+    page = reader.page(f"{path}/label?person=bob&row=0")
+    assert "judge" not in re.sub(r"<nav.*?</nav>", "", page)
+    for row in range(4):
+        platform.review.label(review.id, "bob", row, False)
+    page = reader.page(f"{path}/results")
+    assert "Fleiss" in page
+    assert "<td>bob" in page or ">bob<" in page
+
+
+def test_numbers_have_a_key_or_a_field(platform: Platform) -> None:
+    def stars(output: object, row: object) -> int:
+        return 1 + len(str(output)) % 3
+
+    reader, run = Reader(platform), platform.evaluations.run("stars", "echo", ROWS, stars)
+    few = platform.review.start(run, rows=2, choices=(1, 2, 3))
+    assert re.findall(r'data-key="(.)"', reader.page(f"reviews/{few.id}/label?person=ann")) == ["1", "2", "3", "?"]
+    free = platform.review.start(run, rows=2, choices=())
+    assert 'name="number"' in reader.page(f"reviews/{free.id}/label?person=ann")
+    reader.post(f"reviews/{free.id}/label", person="ann", row="0", value="", number="2.5")
+    reader.post(f"reviews/{free.id}/label", person="ann", row="1", value="?", number="")
+    assert [row.value for row in platform.review.rows(free.id, "ann")] == [2.5, None]
+    assert "must be a number" in reader.post(f"reviews/{free.id}/label", person="bob", row="0", number="many")
+
+
+def test_who_may_not_write_is_offered_no_label(platform: Platform) -> None:
+    (run,) = platform.evaluations.runs.list_all()
+    review = platform.review.start(run.id, rows=2)
+    assert Reader(platform).send("POST", f"reviews/{review.id}/label", person="ann", row="0", value="yes").status == 403
+    assert not platform.review.progress(review.id).people
