@@ -39,6 +39,7 @@ def rows(*words: object) -> list[dict[str, object]]:
     return found
 
 
+@pytest.mark.parts
 def test_a_key_is_made_shown_once_listed_without_its_secret_and_revoked(tmp_path: Path) -> None:
     path = tmp_path / "new.db"
     made = json.loads(call("keys", "create", "--store", path, "--entity", "acme", "--project", "p", "--json").stdout)
@@ -49,6 +50,7 @@ def test_a_key_is_made_shown_once_listed_without_its_secret_and_revoked(tmp_path
     assert rows("keys", "list", "--store", path)[0]["revoked"] is not None
 
 
+@pytest.mark.parts
 def test_models_and_jobs_are_listed_for_people_and_for_machines(store: Path) -> None:
     assert [model["name"] for model in rows("models", "--store", store)] == ["m"]
     assert [job["status"] for job in rows("jobs", "list", "--store", store)] == ["queued", "succeeded"]
@@ -157,6 +159,7 @@ def test_a_checkpoint_is_promoted_and_rolled_back(store: Path) -> None:
     assert aliases == {"prod": 0, "canary": 1}
 
 
+@pytest.mark.parts
 def test_a_wrong_store_or_id_is_one_clear_line(store: Path, tmp_path: Path) -> None:
     missing = call("models", "--store", tmp_path / "none.db", status=1)
     assert "there is no store at" in missing.output
@@ -176,6 +179,7 @@ def test_a_command_gets_either_a_store_or_a_factory(command: tuple[str, ...]) ->
     assert "give either --store or --factory" in call(*command, "--store", "a", "--factory", "a:b", status=2).output
 
 
+@pytest.mark.parts
 def test_the_store_is_the_yard_db_of_this_folder(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(store.parent)
     assert [model["name"] for model in rows("models")] == ["m"]
@@ -205,6 +209,7 @@ def test_a_worker_runs_each_job_in_its_own_process_until_it_is_terminated(store:
     assert "is stopping" in reply.splitlines()[-1]
 
 
+@pytest.mark.parts
 def test_artifacts_may_lie_elsewhere_than_next_to_the_file(tmp_path: Path) -> None:
     store, kept = tmp_path / "yard.db", tmp_path / "elsewhere"
     call("keys", "create", "--store", store, "--artifacts", kept, "--entity", "acme")
@@ -212,6 +217,7 @@ def test_artifacts_may_lie_elsewhere_than_next_to_the_file(tmp_path: Path) -> No
     assert [one.name for one in tmp_path.glob("*-artifacts")] == []
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize(
     ("address", "reply"),
     [
@@ -230,6 +236,7 @@ def test_an_address_of_artifacts_that_cannot_be_opened_is_one_clear_line(
     assert len(shown.splitlines()) == 1
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("command", ["serve", "work"])
 def test_an_object_store_that_does_not_answer_is_said_before_anything_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str

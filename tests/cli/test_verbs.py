@@ -115,6 +115,9 @@ def test_runs_are_listed_shown_compared_reported_and_exported_by_name(here: Path
     assert "exact_match" in call("runs", "compare", "quiz@echo", "quiz@tabular-mini").stdout
     worse = call("runs", "compare", "quiz@echo", "quiz@tabular-mini", "--not-worse", status=1)
     assert "worse" in worse.output
+    words = ("runs", "compare", "quiz@echo", "quiz@tabular-mini", "--cluster-by")
+    assert "with rows of one 'prompt' taken together" in call(*words, "prompt").stdout
+    assert "has no input 'promt'" in call(*words, "promt", status=1).output
     call("runs", "compare", "quiz@tabular-mini", "quiz@echo", "--not-worse", "--save", tmp_path / "both.csv")
     call("runs", "report", "quiz", tmp_path / "report.jsonl")
     assert {file.name for file in tmp_path.iterdir()} == {"both.csv", "report.jsonl"}
@@ -163,6 +166,43 @@ def test_a_model_is_evaluated_and_refused_if_it_is_worse(here: Path, tmp_path: P
     assert good["score"] == 1
     assert (tmp_path / "run.csv").read_text().startswith("row_digest,")
     assert "worse" in call("evaluate", "quiz", "tabular-mini", *words, status=1).output
+
+
+def test_a_run_is_filed_where_its_checkpoint_is_promoted_and_repeats_with_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(f'{{"prompt": "say {n}", "expected": "say {n}"}}\n' for n in range(6)))
+    with open_platform(tmp_path / "yard.db") as platform:
+        model = platform.models.create("bot", project="shop", base_model="tabular-mini")
+        platform.training.sft(model, [{"prompt": "say 1", "completion": "say 1"}]).result()
+    options = ("-o", "temperature=0", "-o", "seed=1", "-o", "max_tokens=3")
+    evaluate = ("evaluate", "quizz", "--rows", file, *options)
+    refused = call("promote", "shop/bot", 0, "--not-worse", "quizz", status=1).output
+    assert "no completed run of 'quizz' on step 0 of shop/bot; evaluate it first" in refused
+    each = [rows(*evaluate, "shop/bot:step0")[0] for _ in range(2)]
+    assert {run["project"] for run in each} == {"shop"}
+    lines = [call("runs", "export", run["run"]).stdout.splitlines() for run in each]
+    (outputs,) = {tuple(json.loads(line)["output"] for line in of_run) for of_run in lines}
+    assert len(outputs) == 6
+    near = call("promote", "shop/bot", 0, "--not-worse", "quizzz", status=1).output
+    assert "did you mean 'quizz'" in near
+    assert "weave:" not in near
+    first = call("promote", "shop/bot", 0, "--not-worse", "quizz").stdout
+    assert first == "prod points to step 0: there was nothing to compare with\n"
+    again = call("promote", "shop/bot", 1, "--not-worse", "quizz", status=1).output
+    assert "no completed run of 'quizz' on step 1 of shop/bot" in again
+    call(*evaluate, "shop/bot:step1")
+    moved = call("promote", "shop/bot", 1, "--not-worse", "quizz").stdout
+    assert moved == "prod points to step 1, before to step 0: not worse\n"
+    for name in ("shop/bot:step0", "shop/bot", "local/shop/bot:step1", "bot"):
+        assert "quizz" in call("runs", "show", f"quizz@{name}").stdout
+    assert "no run quizz@shup/bot" in call("runs", "show", "quizz@shup/bot", status=1).output
+    assert "did you mean 'quizz@bot:step1'" in call("runs", "show", "quiz@bot:step1", status=1).output
+    assert "temprature" in call(*evaluate, "echo", "-o", "temprature=0", status=2).output
+    assert "seed" in call(*evaluate[:4], "echo", "-o", "seed=x", status=1).output
+    assert {run["project"] for run in rows(*evaluate, "shop/bot:step0", "echo")} == {"default"}
 
 
 def test_a_model_is_made_and_trained_by_each_method(tmp_path: Path) -> None:

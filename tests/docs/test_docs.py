@@ -48,7 +48,13 @@ INSTALLED = Path(sys.executable).parent
 PARTS = ROOT / "src" / "modelyard" / "parts"
 WARM = (
     *("pytest", "_pytest.pytester", "_pytest.unittest", "_pytest.pastebin", "pdb", "hypothesis.strategies", "openai"),
-    *("modelyard.__main__", "modelyard.cli.jobs", "modelyard.cli.keys", "modelyard.compose", "modelyard.asgi"),
+    *(
+        "modelyard.__main__",
+        "modelyard.cli.jobs",
+        "modelyard.parts.operating.key_commands",
+        "modelyard.compose",
+        "modelyard.asgi",
+    ),
     *("modelyard.platform.platform", "modelyard.stores.sqlite", "modelyard.parts.torch.engine", "uvicorn"),
     *(f"modelyard.parts.{one.parent.name}.{one.stem}" for one in sorted(PARTS.glob("*/records.py"))),
     *(f"modelyard.parts.{one.parent.name}.{one.stem}" for one in sorted(PARTS.glob("*/changes.py"))),

@@ -42,3 +42,11 @@ def test_the_notebook_is_kept_without_outputs() -> None:
     """They are made when the site is built, so none can be stale."""
     cells = json.loads((DOCS / "quickstart" / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
     assert not [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")]
+
+
+def test_every_relative_link_leads_to_a_file() -> None:
+    pages = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))]
+    near = [(page, link) for page, link in links if "://" not in link and not link.startswith("mailto:")]
+    assert len(near) > 100
+    assert [(page.name, link) for page, link in near if not (page.parent / link).exists()] == []

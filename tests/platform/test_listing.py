@@ -143,3 +143,18 @@ def test_what_the_caller_may_not_see_is_refused_before_anything_is_read(yard: Pl
     for listing in (tenant.jobs.list, tenant.models.list, tenant.keys.list, tenant.usage.list, tenant.chat.list):
         with pytest.raises(Forbidden):
             listing(entity="umbrella")
+
+
+def test_a_place_is_read_and_a_length_is_refused_with_what_to_do() -> None:
+    with open_platform(project="d") as platform:
+        for name in "abc":
+            platform.models.create(name, base_model="tabular-mini")
+        models = platform.models.list()
+        assert [models[0].name, models[2].name, *(one.name for one in list(models))] == ["a", "c", "a", "b", "c"]
+        with pytest.raises(IndexError, match="no item 3"):
+            models[3]
+        for wrong in (-1, True, slice(2)):
+            with pytest.raises(TypeError, match="whole number from 0"):
+                models[wrong]
+        with pytest.raises(TypeError, match=r"read it with list\(\.\.\.\)"):
+            len(models)

@@ -13,18 +13,14 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Start": {
         "work": ("modelyard.cli.working:work", "Run queued jobs until interrupted."),
     },
-    "Models": {
-        "models": ("modelyard.cli.models:models", "List trainable models, or look at one."),
-    },
+    "Models": {},
     "Work": {
         "train": ("modelyard.cli.training:train", "Train a model: sft, rl, dpo, distill, import."),
         "evaluate": ("modelyard.cli.evaluations:evaluate", "Evaluate models, and print their scores."),
         "runs": ("modelyard.cli.evaluations:runs", "List, show, compare, report and export evaluation runs."),
         "jobs": ("modelyard.cli.jobs:jobs", "Manage jobs: trainings and evaluations."),
     },
-    "Who may do what": {
-        "keys": ("modelyard.cli.keys:keys", "Manage API keys."),
-    },
+    "Who may do what": {},
     "Store": {},
 }
 

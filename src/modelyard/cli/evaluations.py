@@ -9,8 +9,17 @@ from typing import Any
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.names import RUN_HELP, run_named, run_title
-from modelyard.cli.terminal import PlaceType, StoreName, json_option, opened, show, show_fields, store_option
+from modelyard.cli.names import RUN_HELP, parsed_option, project_of, run_named, run_title
+from modelyard.cli.terminal import (
+    PlaceType,
+    StoreName,
+    json_option,
+    names_once,
+    opened,
+    show,
+    show_fields,
+    store_option,
+)
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.scorer_rules import RULES, rule_of
 from modelyard.errors import InvalidInput
@@ -50,6 +59,15 @@ def read_scorers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) 
 @click.option("--trials", type=click.IntRange(1), help="How often each row is answered.")
 @click.option("--concurrency", type=click.IntRange(1), help="How many rows are under way at once.")
 @click.option("--shards", type=click.IntRange(1), help="Split the rows into so many jobs for workers.")
+@click.option(
+    "-o",
+    "options",
+    multiple=True,
+    type=parsed_option,
+    callback=names_once,
+    metavar="NAME=VALUE",
+    help="An option of the run or of its completions, such as temperature=0, seed=1, max_tokens=64 or retries=2.",
+)
 @click.option("--priority", type=int, help="From -1000 to 1000: the higher, the earlier each of these jobs runs.")
 @project_option
 @click.option("--not-worse-than", metavar="RUN", help="Fail, with status 1, if a model is shown to be worse than this.")
@@ -66,6 +84,7 @@ def evaluate(
     trials: int | None,
     concurrency: int | None,
     shards: int | None,
+    options: tuple[tuple[str, Any], ...],
     priority: int | None,
     project: str | None,
     not_worse_than: str | None,
@@ -76,19 +95,23 @@ def evaluate(
 
     EVALUATION is the name of a published one, or with --rows a name for this one.
     """
-    given = {"trials": trials, "concurrency": concurrency, "shards": shards, "project": project}
-    given |= {"system": system, "prompt": prompt}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if priority is not None:
-        options["needs"] = {"priority": priority}
+    given: dict[str, Any] = {"trials": trials, "concurrency": concurrency, "shards": shards, "project": project}
+    given |= {"system": system, "prompt": prompt, "needs": None if priority is None else {"priority": priority}}
+    named: dict[str, Any] = dict(options)
+    named |= {name: value for name, value in given.items() if value is not None}
     with opened(store) as platform:
         if save is not None:
             check_report_path(save)
+        if rows is not None and "project" not in named and (place := project_of(platform, models)):
+            named["project"] = place
         baseline = None if not_worse_than is None else run_named(platform, not_worse_than)
         log_to_terminal()
-        found = platform.evaluations.run_each(
-            evaluation, models, rows, scorers or None, progress=sys.stderr.isatty(), **options
-        )
+        try:
+            found = platform.evaluations.run_each(
+                evaluation, models, rows, scorers or None, progress=sys.stderr.isatty(), **named
+            )
+        except TypeError as wrong:  # an option that a run does not have
+            raise click.UsageError(str(wrong)) from wrong
         show(as_json, RUN_COLUMNS, [_run_row(result.run, as_json) for result in found])
         for result in found:
             _say_what_has_no_score(result.run)

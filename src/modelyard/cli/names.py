@@ -1,16 +1,18 @@
 """Names instead of ids: how the commands find a key, a run, and the subject of a job."""
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 import click
 
+from modelyard.domain.evaluation.objects import ObjectRef
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.domain.identity import ApiKey
 from modelyard.domain.job import JobKind, JobSummary
-from modelyard.errors import ModelyardError
+from modelyard.errors import ModelyardError, nearest
 from modelyard.platform.platform import Platform
 from modelyard.report.numbers import id_text, ref_text
 
@@ -21,29 +23,36 @@ EVALUATIONS = frozenset({JobKind.EVALUATE, JobKind.RESCORE})
 RUN_HELP = "RUN is an id, its last characters, an evaluation whose newest run it is, or EVALUATION@MODEL."
 
 
-def key_named(platform: Platform, text: str) -> ApiKey:
-    found = [key for key in platform.keys.list() if text in (key.id, key.prefix, key.name)]
-    alive = [key for key in found if key.revoked_at is None] or found
-    if len(alive) != 1:
-        many = f"{len(alive)} keys have" if alive else "no key has"
-        raise click.ClickException(f"{many} the id, the name or the beginning {text}; modelyard keys list shows all")
-    return alive[0]
+def parsed_option(text: str) -> tuple[str, Any]:
+    name, found, value = text.partition("=")
+    if not found:
+        raise click.BadParameter(f"{text!r} is not like learning_rate=1e-4")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def run_named(platform: Platform, text: str) -> EvaluationRun:
     evaluation, _, model = text.partition("@")
     end = text.removeprefix("…")  # as tables show it
+    known: set[str] = set()
     for run in islice(platform.evaluations.runs.list_all(order="desc"), SEARCHED):
+        known.add(run_title(run))
         if text == run.id or (len(end) >= SHORTEST and run.id.endswith(end)):
             return run
         if _is(evaluation, run.evaluation) and (not model or _is(model, run.model)):
             return run
-    raise click.ClickException(f"there is no run {text}; modelyard runs list shows them")
+    raise click.ClickException(f"there is no run {text}{nearest(text, known)}; modelyard runs list shows them")
 
 
 def _is(name: str, reference: str) -> bool:
-    shown = ref_text(reference)
-    return name in (reference, shown, shown.partition(":")[0])
+    """Return whether a name is of a reference: alone, or after its project, or its entity and project."""
+    shown, ref = ref_text(reference), ObjectRef.parse(reference)
+    for place in ("",) if ref is None else ("", f"{ref.project}/", f"{ref.entity}/{ref.project}/"):
+        if name in (f"{place}{shown}", f"{place}{shown.partition(':')[0]}"):
+            return True
+    return name == reference
 
 
 def run_title(run: EvaluationRun) -> str:
@@ -74,3 +83,18 @@ def subject_names(platform: Platform, jobs: Iterable[JobSummary]) -> Mapping[str
             continue
         names[subject] = own_name(platform, model)
     return {job.subject: names.get(job.subject) or id_text(job.subject) for job in jobs}
+
+
+def project_of(platform: Platform, models: Iterable[str]) -> str | None:
+    """Return the project of these models if each is a trainable one, and all are of one project, else None."""
+    projects: set[str | None] = set()
+    for name in models:
+        found = None
+        with suppress(ModelyardError):
+            found = platform.models.get(name.partition(":")[0]).project
+        projects.add(found)
+    return projects.pop() if len(projects) == 1 else None
+
+
+def verdict_text(verdict: Mapping[str, Any]) -> str:
+    return f": {verdict['outcome']}" if "outcome" in verdict else ""

@@ -263,14 +263,14 @@ def shown(value: object) -> object:
     if isinstance(value, datetime):
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
     if isinstance(value, Decimal):
-        return f"{value:f}"
+        return f"{value or Decimal(0):f}"
     return "" if value is None else value
 
 
 def _json_form(value: Any) -> Any:
     if hasattr(value, "keys"):
         return dict(value)
-    return value.isoformat() if isinstance(value, datetime) else str(value)
+    return value.isoformat() if isinstance(value, datetime) else str(shown(value))
 
 
 def show_values(as_json: bool, columns: Sequence[str], found: Iterable[object]) -> None:

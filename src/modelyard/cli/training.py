@@ -1,6 +1,5 @@
 """Commands that train a model."""
 
-import json
 import sys
 from contextlib import suppress
 from typing import Any
@@ -8,20 +7,11 @@ from typing import Any
 import click
 
 from modelyard.cli.lazy_group import Group
+from modelyard.cli.names import parsed_option
 from modelyard.cli.terminal import C, StoreName, names_once, not_empty, opened, store_option
 from modelyard.domain.job import JobKind
 from modelyard.errors import Conflict, JobFailed
 from modelyard.report.terminal import log_to_terminal
-
-
-def parsed_option(text: str) -> tuple[str, Any]:
-    name, found, value = text.partition("=")
-    if not found:
-        raise click.BadParameter(f"{text!r} is not like learning_rate=1e-4")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
 
 
 def _training(command: C) -> C:

@@ -47,8 +47,9 @@ class NotWorse:
     The newest completed runs of both on an `evaluation` are compared. It is given by its name in the model's project
     ("quiz", or "quiz:v0" for one version), its reference or its published version. Instead, `runs` gives the ids of the
     two runs: `{"baseline": ..., "candidate": ...}`. All metrics count, or the named one. The candidate may be worse by
-    `margin`, at a `confidence`. `lower_is_better` names metrics of which lower values are better. An alias that points
-    to nothing yet meets every requirement. Raises `InvalidInput` unless there is either an evaluation or runs.
+    `margin`, at a `confidence`. `lower_is_better` names metrics of which lower values are better. If the alias points
+    to nothing yet, the candidate must have completed the evaluation. Raises `InvalidInput` unless there is either an
+    evaluation or runs.
     """
 
     evaluation: OneObject | None = None

@@ -192,7 +192,7 @@ class TrainingEvent:
 class TrainingJob:
     """A training job, or a loop of them. `step` is the checkpoint that it made; of a loop, its best.
 
-    `queue_position` is how many jobs are queued before it, while it is queued itself; counting ends at 100.
+    `queue_position` is how many queued jobs are ahead of it, by priority and age, while it is queued; 100 is the most.
     `last_heartbeat` is its worker's last sign of life, while one runs it; `estimated_end` is known from its first step
     on, while it runs. `waiting_for` is a reason to wait other than the queue, in words, None for nothing. `loop_id` is
     the loop that it trains for. `stop_reason` is, in words, which rule or number of rounds ended a loop, or the error.

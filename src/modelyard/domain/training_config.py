@@ -56,8 +56,9 @@ class TrainingConfig:
 
     @classmethod
     def hint(cls, name: str, known: Iterable[str]) -> str:
-        """Return what the refusal of an unknown option adds."""
-        return nearest(name, known)
+        """Return what the refusal of an unknown option adds; num_train_epochs has one of ours within it."""
+        within = max((one for one in known if one in name), key=len, default="")
+        return nearest(name, known) or (f"; did you mean {within!r}?" if within else "")
 
     def check_rows(self, rows: int) -> None:
         """Raise `InvalidInput` where so many rows do not suit the settings."""

@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.domain import job
 from modelyard.domain.record import Index, Record
-from modelyard.errors import InvalidInput, Problem
+from modelyard.errors import InvalidInput, Problem, nearest
 
 
 @attrs.frozen
@@ -107,7 +107,12 @@ def check_resources(needs: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(needs, Mapping):
         raise InvalidInput.at("needs", msg=f"must be a mapping with {' and '.join(_BOUNDS)}")
     problems = [
-        Problem(("needs", name), "must be a whole number from {} to {}".format(*bounds) if bounds else "is not known")
+        Problem(
+            ("needs", name),
+            "must be a whole number from {} to {}".format(*bounds)
+            if bounds
+            else f"is not known{nearest(str(name), _BOUNDS)}",
+        )
         for name, amount in needs.items()
         if not (bounds := _BOUNDS.get(name)) or type(amount) is not int or not bounds[0] <= amount <= bounds[1]
     ]

@@ -89,6 +89,9 @@ def gather(attempt: Callable[[T], Trajectory], over: Iterable[T], *, concurrency
 
 def _attempted(attempt: Callable[[T], Trajectory], item: T) -> Trajectory | RolloutError:
     try:
-        return attempt(item)
+        made: Any = attempt(item)
     except Exception as error:  # noqa: BLE001 - the attempt is the caller's code, and its failure is part of the group
         return RolloutError(type(error).__name__, str(error))
+    if isinstance(made, Trajectory):
+        return made
+    return RolloutError("TypeError", f"the attempt returned {type(made).__name__}, not a Trajectory")

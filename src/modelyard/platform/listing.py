@@ -87,6 +87,17 @@ class Listing(Generic[T]):
     def __bool__(self) -> bool:
         return any(self._batches(None, 1))
 
+    def __len__(self) -> int:
+        raise TypeError("a listing is not counted, since it is read page by page; read it with list(...)")
+
+    def __getitem__(self, place: int) -> T:
+        """Return the item at a place, counted from 0; what comes before is read, too. Raises `IndexError`."""
+        if type(place) is not int or place < 0:
+            raise TypeError('a place in a listing is a whole number from 0; for the last items list with order="desc"')
+        for item in islice(self, place, None):
+            return item
+        raise IndexError(f"the listing has no item {place}")
+
     def __repr__(self) -> str:
         first = self.page(REPR_ITEMS)
         lines = [f"  {_cut(repr(item))}" for item in first] + ["  and more"] * first.has_more

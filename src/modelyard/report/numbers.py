@@ -66,9 +66,10 @@ def alike(notes: Iterable[RowNote]) -> list[list[RowNote]]:
     return sorted(found.values(), key=len, reverse=True)
 
 
-def model_text(run: EvaluationRun) -> str:
-    """Return the name of a run's model, and how the prompts begin that it was asked with."""
-    prompts = [f"{kind} {' '.join(text.split())!r}" for kind, text in run.prompts.items()]
+def model_text(run: EvaluationRun, *others: EvaluationRun) -> str:
+    """Return the name of a run's model, and how the prompts begin that it was asked with, and not every other run."""
+    apart = run.prompts.items() - (set.intersection(*(set(one.prompts.items()) for one in others)) if others else ())
+    prompts = [f"{kind} {' '.join(text.split())!r}" for kind, text in run.prompts.items() if (kind, text) in apart]
     short = (text if len(text) <= MOST_PROMPT else f"{text[:MOST_PROMPT]}…" for text in prompts)
     return ", ".join((ref_text(run.model), *short))
 

@@ -155,7 +155,28 @@ def test_no_pair_and_one_pair() -> None:
 def test_differences_without_spread() -> None:
     assert t_test(0.0, 0.0, 2) == 1.0
     assert t_test(1.0, 0.0, 2) == 0.0
-    assert paired([(3.0, 5.0)] * 3).interval == Interval(2.0, 2.0)
+    assert paired([(3.0, 3.0)] * 3).interval is None
+    interval = paired([(3.0, 5.0)] * 100).interval
+    assert interval is not None
+    assert 0 < interval.low < 2.0
+    assert interval.high == 2.0
+    assert student(describe([3.0] * 5), 5, 0.95) is None
+
+
+@given(count=st.integers(2, 200), value=st.floats(0, 1), share=st.floats(0, 1))
+def test_equal_values_show_no_more_than_their_number_does(count: int, value: float, share: float) -> None:
+    """An interval of nothing but equal values has the width that Wilson's has of so many rows without a failure."""
+    width = 1 - wilson(count, count).low  # type: ignore[union-attr]
+    of_run = bounded_mean(describe([value] * count), count, 0.95)
+    of_difference = paired([(value, value)] * count).interval
+    moved = paired([(value * share, value)] * count)
+    assert of_run is not None
+    assert of_difference is not None
+    assert moved.interval is not None
+    assert of_run.high - of_run.low == pytest.approx(width)
+    assert (of_difference.low, of_difference.high) == pytest.approx((-width, width))
+    assert moved.interval.high - moved.interval.low == pytest.approx(2 * width)
+    assert moved.interval.low - 1e-9 <= moved.difference <= moved.interval.high + 1e-9  # type: ignore[operator]
 
 
 def test_the_sign_of_a_difference_is_that_of_the_second() -> None:

@@ -536,6 +536,14 @@ def test_equal_rewards_train_nothing_but_the_step_advances(worked: Trainee) -> N
     assert worked.ok("GET", f"{JOBS}/{job['id']}")["step"] == 1
 
 
+def test_a_job_of_which_all_attempts_crashed_fails(worked: Trainee) -> None:
+    failed = {"trajectories": [], "exceptions": [{"type": "E", "message": "m", "traceback": "t"}]}
+    job = worked.ok("POST", JOBS, {"model_id": worked.model()["id"], "trajectory_groups": [failed, failed]})
+    worked.run_jobs()
+    assert poll(worked, job["id"])[-1]["type"] == "training_failed"
+    assert "2 of 2 attempts failed, the first with E: m" in poll(worked, job["id"])[-1]["data"]["error_message"]
+
+
 def test_null_counts_as_absent_and_what_servers_add_to_answers_is_dropped(worked: Trainee) -> None:
     new: dict[str, Any] = {"novel": None}
     model = worked.model(entity=None, return_existing=None, **new)

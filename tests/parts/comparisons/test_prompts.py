@@ -78,3 +78,19 @@ def test_models_and_prompts_that_read_alike_in_short_are_rows_and_choices_of_the
         assert "4 runs compared, all pairs" in compared
         links = compared.split("or with")[1].split("</p>")[0].split("</a>")[:-1]
         assert len({link.split(">")[-1] for link in links}) == 4
+
+
+def test_a_prompt_that_all_runs_share_is_not_repeated() -> None:
+    with open_platform(project="d") as platform:
+        rows = [{"prompt": str(n), "expected": str(n)} for n in range(4)]
+
+        def run(**prompts: str) -> Any:
+            return platform.evaluations.run("quiz", "echo", rows, max_tokens=2, **prompts)
+
+        one, other, third = run(system="Be brief."), run(system="Be brief."), run(system="Be kind.")
+        assert "Be brief" not in str(platform.evaluations.compare(one, other))
+        assert "Be brief" not in str(platform.evaluations.compare_all([one, other]))
+        for compared in (platform.evaluations.compare(one, third), platform.evaluations.compare_all([one, third])):
+            assert "Be brief" in str(compared)
+            assert "Be kind" in str(compared)
+        assert "Be brief" in str(platform.evaluations.report(one))

@@ -12,6 +12,7 @@ from modelyard.errors import (
     Conflict,
     Forbidden,
     InvalidInput,
+    JobFailed,
     ModelNotFound,
     NotFound,
     Unauthenticated,
@@ -164,7 +165,8 @@ def test_a_deadline_ends_the_keys_and_fails_what_has_no_reward(platform: Platfor
     with pytest.raises(Conflict, match="deadline of this episode is over"):
         group[1].reward(1)
     group[0].reward(0.5)
-    platform.training.rl("desk/support", [group]).wait()
+    with pytest.raises(JobFailed, match=r"nothing was trained: .*; 1 of 2 attempts failed, the first with .*episode 1"):
+        platform.training.rl("desk/support", [group]).wait()
 
 
 def test_a_closed_group_has_no_keys(platform: Platform) -> None:

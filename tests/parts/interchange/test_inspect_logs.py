@@ -236,6 +236,22 @@ def test_a_run_that_is_written_is_read_as_it_was(
         assert read.prompts == {"system": "s {prompt}"}
 
 
+def test_a_run_that_is_read_again_is_of_the_same_model_and_scorers(platform: Platform, tmp_path: Path) -> None:
+    platform.models.create("bot", base_model="tabular-mini")
+    rows = [{"prompt": str(n), "expected": str(n % 2)} for n in range(4)]
+    scorers = {"right": "exact_match", "in it": {"type": "contains", "ignore_case": True}}
+    run = platform.evaluations.run("quiz", "demo/bot:step0", rows, scorers, max_tokens=2).run
+    for name in ("log.json", "log.eval"):
+        platform.evaluations.inspect.write(run, tmp_path / name)
+        read = platform.evaluations.inspect.read(tmp_path / name)
+        assert (read.evaluation, read.model) == (run.evaluation, run.model)
+        compared = platform.evaluations.compare(run, read).comparison
+        assert compared.uncompared == {}
+        assert len(compared.metrics) == 2
+    elsewhere = platform.evaluations.inspect.read(tmp_path / "log.json", project="other")
+    assert elsewhere.model == "weave:///local/other/object/botstep0"
+
+
 def test_a_log_that_is_refused_half_way_leaves_nothing(platform: Platform, tmp_path: Path) -> None:
     samples = [sample(n, output={"completion": 10**30} if n == 70 else {"completion": "x"}) for n in range(80)]
     for name in ("odd.json", "odd.eval"):

@@ -197,7 +197,7 @@ def test_a_file_is_read_in_every_kind(rows: Sequence[tuple[str, str]], begin: st
     if "\ufeff" not in begin:
         (folder / "a.jsonl").write_text(begin + "\n".join(map(json.dumps, plain)), encoding="utf-8")
         kinds.append("a.jsonl")
-    if not begin.strip("\ufeff"):
+    if not begin.strip("\ufeff") and all(map(all, rows)):
         with open(folder / "a.csv", "w", encoding="utf-8", newline="") as file:
             file.write(begin)
             table = csv.DictWriter(file, ["prompt", "completion"])
@@ -227,6 +227,10 @@ BROKEN = {
     "empty.jsonl": ("\n\n", "has no rows; give at least one example; in empty.jsonl"),
     "empty.json": ("[]", "has no rows; .*; in empty.json"),
     "empty.csv": ("prompt,completion\n", "has no rows; .*; in empty.csv"),
+    "headless.csv": ("Where?,There.\nHow?,So.\n", "line.2.*the first line of a table names its columns; in headless"),
+    "hollow.csv": ("prompt,completion\na,b\nc,\n", r"line\.3\.completion: is an empty cell.*; in hollow.csv"),
+    "silent.csv": ("question,prompt,chosen,rejected\n,,b,c\n", r"line\.2\.prompt: is an empty cell"),
+    "b.parquet": ("{}", "is not read in this form; save it as JSON Lines.*; in b.parquet"),
     "a.parquet": ("PAR1\x15\x04 ...", "is Parquet.*; in a.parquet"),
 }
 
@@ -238,6 +242,12 @@ def test_a_fault_names_the_file_the_line_and_the_nearest_form(platform: Platform
     with pytest.raises(InvalidInput, match=why):
         platform.training.upload("rows", tmp_path / name)
     assert not [*platform._runtime.artifacts.names()]
+
+
+@pytest.mark.parametrize("rows", [[("a", "b")], [["a", "b"]], ["prompt", "completion"]], ids=["tuple", "list", "frame"])
+def test_rows_that_are_no_objects_are_told_what_is(platform: Platform, rows: Any) -> None:
+    with pytest.raises(InvalidInput, match=r'data.0: must be an object, such as .*df.to_dict\("records"\)'):
+        platform.training.upload("rows", rows)
 
 
 def test_every_door_reads_them(platform: Platform, yard_file: Path, tmp_path: Path) -> None:

@@ -50,3 +50,17 @@ def test_two_labels_are_no_clusters(platform: Platform, scored_runs: Any) -> Non
 
 def test_a_run_without_rows_has_a_report(platform: Platform, scored_runs: Any) -> None:
     assert "0 rows" in str(report(platform, scored_runs, []))
+
+
+@pytest.mark.parametrize("field", ["expected", "gold"])
+@pytest.mark.parametrize("scorer", ["exact_match", "contains"])
+def test_what_is_expected_is_no_cluster(platform: Platform, field: str, scorer: str) -> None:
+    rows = [{"prompt": f"q{n}", field: "abcde"[n % 5], "text": f"text {n % 5}"} for n in range(50)]
+
+    def right_on_three_labels(row: Any) -> str:
+        return row[field] if row[field] in "abc" else "?"
+
+    rule = {"type": scorer, "expected": field}
+    run = platform.evaluations.run("labels", right_on_three_labels, rows, rule)
+    assert f'cluster_by="{field}"' not in str(platform.evaluations.report(run))
+    assert PROPOSAL in str(platform.evaluations.report(run))

@@ -240,3 +240,8 @@ def test_claims_that_share_a_transaction_take_a_round_trip_each(
         assert len(trips) == 4
         tenant = store.read(lambda snapshot: snapshot.get(Tenant, "a"))
         assert (tenant.turn, tenant.taken) == (3 * STRIDE, 2 * STRIDE)
+
+
+def test_a_misspelt_need_is_told_which_was_meant() -> None:
+    with open_platform() as platform, pytest.raises(InvalidInput, match=r"needs.priorty: .*did you mean 'priority'"):
+        submitted(platform, "acme", "m", needs={"priorty": 1})

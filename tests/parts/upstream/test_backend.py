@@ -596,7 +596,12 @@ class TestLife:
 
     def test_models_must_be_there_once_each(self) -> None:
         one = offer("m", context_length=10, pricing=FREE)
-        for models, says in (([], "at least one"), ([one, attrs.evolve(one)], "'m' is given twice")):
+        unoffered: Any = (["m"], r'models.0: must be of `offer`, such as offer\("m"')
+        for models, says in (
+            ([], "at least one"),
+            unoffered,
+            ([one, attrs.evolve(one)], "'m' is given twice"),
+        ):
             with pytest.raises(InvalidInput, match=says):
                 UpstreamBackend("http://x/v1", models=models)
         with pytest.raises(InvalidInput, match="context_length"):

@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 import pytest
 
+from modelyard import open_platform
 from modelyard.domain.promotion import NotWorse, PromotionRuns
 from modelyard.errors import Conflict, InvalidInput, NotFound, PromotionRefused
 from modelyard.platform.evaluations.service import Evaluations
@@ -114,10 +115,10 @@ def test_the_newest_completed_runs_of_one_version_are_compared(trained: Any) -> 
 
 
 def test_without_a_run_on_both_there_is_nothing_to_judge_by_and_it_is_refused(trained: Any) -> None:
-    with pytest.raises(PromotionRefused, match="on step 2 and step 1 of m"):
+    with pytest.raises(PromotionRefused, match="on step 2 and step 1 of p/m"):
         promote(trained)
     scored(trained, 2, GOOD)
-    with pytest.raises(PromotionRefused, match="on step 1 of m"):
+    with pytest.raises(PromotionRefused, match="on step 1 of p/m"):
         promote(trained)
     scored(trained, 1, GOOD, "exam:v2")
     with pytest.raises(PromotionRefused, match="the same version"):
@@ -155,7 +156,14 @@ def test_one_metric_can_be_what_counts(trained: Any) -> None:
     assert list(promote(trained, metric="judge.a").verdict["metrics"]) == ["judge.a"]
 
 
-def test_an_alias_that_points_to_nothing_or_there_already_needs_no_runs(trained: Any) -> None:
+def test_of_an_alias_that_points_to_nothing_or_there_already_the_candidate_needs_a_run(trained: Any) -> None:
+    run = scored(trained, 2, GOOD)
+    scored(trained, 1, GOOD, "exam2")
+    for alias, step in (("canary", 1), ("prod", 1)):
+        with pytest.raises(PromotionRefused, match=r"on step 1 of p/m; .*on exam2.*did you mean 'exam2'"):
+            trained.models.promote("p/m", step, alias, require=NotWorse("exam"))
+        with pytest.raises(InvalidInput, match="completed run on step 1 of m"):
+            trained.models.promote("p/m", step, alias, require=NotWorse(runs={"candidate": run, "baseline": run}))
     first = trained.models.promote("p/m", 2, "canary", require=NotWorse("exam"))
     assert first.verdict == {"outcome": "there was nothing to compare with"}
     assert trained.models.promote("p/m", 2, "canary", require=NotWorse("exam")) == first
@@ -178,7 +186,6 @@ def test_what_no_run_meets_is_refused_though_nothing_is_compared(trained: Any, w
             with pytest.raises(InvalidInput, match=said):
                 trained.models.promote("p/m", 1, alias, require=NotWorse(**given))
     assert trained.models.promote("p/m", 1, require=NotWorse("exam", metric="judge")).step == 1
-    assert trained.models.promote("p/m", 0, "old", require=NotWorse("exam", metric="judg")).step == 0
 
 
 def test_an_alias_that_moves_while_its_promotion_is_checked_is_not_moved_again(
@@ -203,7 +210,7 @@ def test_runs_outside_of_the_scope_do_not_count(trained: Any) -> None:
     scored(trained, 1, GOOD, project="q")
     scored(trained, 2, GOOD)
     held = attrs.evolve(trained, principal=trained.as_tenant("acme", "p").principal)
-    with pytest.raises(PromotionRefused, match="on step 1 of m"):
+    with pytest.raises(PromotionRefused, match="on step 1 of p/m"):
         promote(held)
     assert promote(trained).step == 2
 
@@ -239,13 +246,28 @@ def test_runs_of_a_published_version_are_found_however_the_version_is_named(trai
         made = trained.models.promote("p/m", 2, require=NotWorse(name))
         assert made.verdict["metrics"]["judge"]["baseline"] == 0.5, name
         trained.models.promote("p/m", 1)
-    with pytest.raises(PromotionRefused, match=r"run of 'exam:v0' on step 2 of m; evaluate it first; published"):
+    with pytest.raises(PromotionRefused, match=r"run of 'exam:v0' on step 2 of p/m; evaluate it first; published"):
         promote(trained, evaluation="exam:v0")
-    with pytest.raises(
-        PromotionRefused, match=r"of it: v0, v1; step 2 was evaluated on weave:///acme/p/object/exam:v1; "
-    ):
+    with pytest.raises(PromotionRefused, match=r"of it: v0, v1; step 2 was evaluated on exam:v1; "):
         promote(trained, evaluation="exam:v7")
     with pytest.raises(InvalidInput, match="must be a name such as quiz or quiz:v0"):
         promote(trained, evaluation=5)
     with pytest.raises(InvalidInput, match="require: must be NotWorse"):
         trained.models.promote("p/m", 2, require="exam")
+
+
+def test_a_verdict_is_true_if_it_passed() -> None:
+    with open_platform() as platform:
+        rows = [{"prompt": "a", "expected": "a"}, {"prompt": "b", "expected": "c"}]
+        run = platform.evaluations.run("quiz", "echo", rows)
+        for least, passed in ((0.4, True), (0.9, False)):
+            gate = platform.evaluations.gate(run, {"exact_match": least})
+            assert [bool(gate), gate.passed, *map(bool, gate.checks)] == [passed] * 3
+        for beyond, said in ((90, r"exact_match: must be at most 1, .* did you mean 0\.9\?"), (101, "at most 1")):
+            with pytest.raises(InvalidInput, match=said):
+                platform.evaluations.gate(run, {"exact_match": beyond})
+        same = platform.evaluations.compare(run, run).comparison
+        assert same.check_not_worse()
+        assert not attrs.evolve(same, metrics=()).check_not_worse()
+        found = platform.health.system_check()
+        assert (bool(found), bool(found.api), bool(found.worker)) == (found.success, True, found.worker.success)

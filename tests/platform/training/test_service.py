@@ -12,9 +12,10 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from modelyard import open_platform
 from modelyard.clock import SystemClock
 from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
 from modelyard.domain.training import estimated_end
@@ -168,6 +169,10 @@ def test_an_option_that_a_method_does_not_have_is_refused_with_a_hint_and_nothin
         ("rl", "schedule", "; for this base model it has learning_rate, ppo, "),
         ("sft", "priority", "; give needs={'priority': ...}"),
         ("rl", "accelerators", "; give needs={'accelerators': ...}"),
+        ("sft", "priorty", "; give needs={'priority': ...}"),
+        ("dpo", "idempotncy_key", "; did you mean 'idempotency_key'?"),
+        ("sft", "num_train_epochs", "; did you mean 'epochs'?"),
+        ("sft", "per_device_train_batch_size", "; did you mean 'batch_size'?"),
     ],
 )
 def test_an_option_that_resembles_none_is_refused_with_those_that_there_are(
@@ -317,6 +322,25 @@ def test_a_waiting_job_shows_how_many_are_ahead_of_it(yard: Any) -> None:
     assert positions() == [None, None, 0, 1]
     yard.lose_worker()
     assert positions() == [0, None, 1, 2]
+
+
+@settings(max_examples=10)
+@given(asked=st.lists(st.tuples(st.sampled_from("abc"), st.integers(-2, 2)), min_size=1, max_size=6))
+def test_who_is_ahead_by_priority_runs_before(asked: list[tuple[str, int]]) -> None:
+    with open_platform(project="d") as platform:
+        for name in "abc":
+            platform.models.create(name, base_model="tabular-mini")
+        needs: list[Any] = [{"priority": priority} for _, priority in asked]
+        rows = [plain(1)]
+        jobs = [
+            platform.training.sft(f"d/{name}", rows, needs=need) for (name, _), need in zip(asked, needs, strict=True)
+        ]
+        worker = platform.worker()
+        while waiting := [job for job in jobs if job.refresh().queue_position is not None]:
+            positions = {job.refresh().queue_position: job for job in waiting}
+            assert sorted(positions) == list(range(len(waiting)))
+            assert worker.run_next()
+            assert positions[0].refresh().status is JobStatus.SUCCEEDED
 
 
 def test_counting_who_is_ahead_ends_at_a_hundred_and_reads_no_more_than_that(yard_on_disk: Any) -> None:

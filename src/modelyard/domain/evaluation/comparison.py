@@ -14,6 +14,7 @@ from modelyard.domain.evaluation.statistics import (
     describe,
     difference_interval,
     holm,
+    is_constant,
     mcnemar,
     paired,
     sample_size,
@@ -23,8 +24,6 @@ from modelyard.domain.evaluation.statistics import (
 from modelyard.errors import InvalidInput
 
 # ---- paired tests
-
-_ROUNDING = 1e-9
 
 
 def shown(found: Paired, p: float | None) -> bool:
@@ -43,14 +42,13 @@ def paired_values(pairs: Sequence[tuple[float, float]], clusters: Sequence[str],
     found = paired(pairs, confidence)
     if clusters:
         return _clustered(found, pairs, clusters, confidence)
-    if pairs and (_same(found) or all(value in (0.0, 1.0) for pair in pairs for value in pair)):
+    if pairs and (_same(pairs) or all(value in (0.0, 1.0) for pair in pairs for value in pair)):
         return attrs.evolve(found, p=mcnemar(found.wins, found.losses))
     return found
 
 
-def _same(found: Paired) -> bool:
-    interval, difference = found.interval, found.difference
-    return interval is not None and interval.high - interval.low <= _ROUNDING * abs(difference or 0.0)
+def _same(pairs: Sequence[tuple[float, float]]) -> bool:
+    return len(pairs) > 1 and is_constant(describe([b - a for a, b in pairs]))
 
 
 def _clustered(
@@ -193,6 +191,9 @@ class NotWorseCheck:
     def passed(self) -> bool:
         """Whether rows were compared, and no metric is shown to be worse."""
         return not self.not_compared and not self.regressions
+
+    def __bool__(self) -> bool:
+        return self.passed
 
 
 @attrs.frozen(repr=False)

@@ -294,7 +294,8 @@ def _is_combined(plain: Any) -> bool:
 
 def _part(name: str, plain: Any) -> DeclarativeScorer:
     if not isinstance(plain, Mapping):
-        raise InvalidInput.at("scorers", name, msg="must be a declarative scorer, as data")
+        named = f': write {{"type": {plain!r}}}' if isinstance(plain, str) else ""
+        raise InvalidInput.at("scorers", name, msg=f"must be a declarative scorer, as data{named}")
     below = plain.get("scorers") if _is_combined(plain) else None
     if isinstance(below, Mapping) and any(map(_is_combined, below.values())):
         raise InvalidInput.at("scorers", name, msg="combines what is combined itself; combine it in one formula")

@@ -47,6 +47,9 @@ def rate_interval(rate: float, count: float, confidence: float = CONFIDENCE, qua
     return Interval(low, high, confidence)
 
 
+ROUNDING = 1e-9
+
+
 @attrs.frozen
 class Numbers:
     """The summary of a list of numbers. `deviation` is the sample's (n - 1), `error` the standard error of the mean."""
@@ -110,8 +113,26 @@ def quantile(values: Sequence[float], share: float) -> float | None:
 # ---- correlated values -----------------------------------------------------------------------------------------
 
 
+def is_constant(numbers: Numbers) -> bool:
+    """Whether the values are the same but for rounding, so that their spread says nothing of others."""
+    return numbers.error is not None and numbers.error <= ROUNDING * abs(numbers.mean or 0.0)
+
+
+def constant_mean(value: float, groups: int, confidence: float, least: float, most: float) -> Interval | None:
+    """Return an interval of the mean of so many values that are all the same. Of others at most the share differs that
+    Wilson's interval gives for none of so many (the rule of three: Hanley and Lippman-Hand 1983), and each by as much
+    as the bounds allow. None for fewer than two values, or without room between the bounds."""
+    if groups < 2 or not most > least:
+        return None
+    width, place = most - least, (value - least) / (most - least)
+    low = place * rate_interval(1.0, groups, confidence).low
+    high = place + (1 - place) * rate_interval(0.0, groups, confidence).high
+    return Interval(least + low * width, least + high * width, confidence)
+
+
 def student(numbers: Numbers, groups: int, confidence: float) -> Interval | None:
-    if numbers.mean is None or numbers.error is None:
+    """Return Student's interval of a mean; None for values that are all the same, of which no bounds are known."""
+    if numbers.mean is None or numbers.error is None or is_constant(numbers):
         return None
     spread = t_quantile((1 + confidence) / 2, groups - 1) * numbers.error
     return Interval(numbers.mean - spread, numbers.mean + spread, confidence)
@@ -139,6 +160,8 @@ def bounded_mean(
     standard error. Skewed scores, such as many that are perfect, it covers far more often than Student's does."""
     if numbers.mean is None or numbers.error is None:
         return None
+    if is_constant(numbers):
+        return constant_mean(numbers.mean, groups, confidence, least, most)
     width = most - least
     scaled = attrs.evolve(numbers, mean=(numbers.mean - least) / width, error=numbers.error / width)
     found = clustered_rate(scaled, math.inf, groups, confidence)
@@ -222,9 +245,14 @@ def difference_interval(
     pairs: Sequence[tuple[float, float]], numbers: Numbers, groups: int, confidence: float
 ) -> Interval | None:
     """Return the interval of the mean difference of pairs, of which so many `groups` are independent: if all values lie
-    between 0 and 1, the one of a mean between -1 and 1, else Student's. `numbers` describe the differences."""
+    between 0 and 1, the one of a mean between -1 and 1, else Student's, or where all differ by as much, the one between
+    the differences of values seen. `numbers` describe the differences."""
     if all(0 <= value <= 1 for pair in pairs for value in pair):
         return bounded_mean(numbers, groups, confidence, -1.0, 1.0)
+    if numbers.mean is not None and is_constant(numbers):
+        seen = [value for pair in pairs for value in pair]
+        width = max(seen) - min(seen)
+        return constant_mean(numbers.mean, groups, confidence, -width, width)
     return student(numbers, groups, confidence)
 
 

@@ -104,7 +104,8 @@ def _create(
 ) -> Response:
     training, model_id = call.platform.training, model_id.lower()
     wanted = None if needs is None else resources_of(needs)
-    job = training.submit(kind, model_id, data, options, idempotency_key=key, needs=wanted, require_worker=True)
+    asked: Any = {"idempotency_key": key, "needs": wanted, "require_worker": True, "advances": kind == JobKind.RL}
+    job = training.submit(kind, model_id, data, options, **asked)
     return json_response(job_object(job.refresh()))
 
 

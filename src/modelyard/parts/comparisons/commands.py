@@ -1,6 +1,7 @@
 """Commands that compare several runs."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -51,6 +52,7 @@ def compare(
 @click.argument("baseline")
 @click.argument("candidate")
 @click.option("--lower-is-better", multiple=True, metavar="METRIC", help="A metric of which less is better.")
+@click.option("--cluster-by", metavar="FIELD", help="An input that rows share, such as a text with several questions.")
 @click.option("--not-worse", is_flag=True, help="Fail, with status 1, if the candidate is shown to be worse.")
 @save_option
 def compare_runs(
@@ -58,6 +60,7 @@ def compare_runs(
     baseline: str,
     candidate: str,
     lower_is_better: tuple[str, ...],
+    cluster_by: str | None,
     not_worse: bool,
     save: Path | None,
 ) -> None:
@@ -69,12 +72,13 @@ def compare_runs(
         before, after = run_named(platform, baseline), run_named(platform, candidate)
         if save is not None:
             check_report_path(save)
-        report = platform.evaluations.compare(baseline=before, candidate=after, lower_is_better=lower_is_better)
+        options: Any = {"lower_is_better": lower_is_better, "cluster_by": cluster_by}
+        report = platform.evaluations.compare(baseline=before, candidate=after, **options)
         click.echo(str(report))
         if save is not None:
             report.save(save)
         if not_worse:
             try:
-                platform.evaluations.assert_not_worse(baseline=before, candidate=after, lower_is_better=lower_is_better)
+                platform.evaluations.assert_not_worse(baseline=before, candidate=after, **options)
             except AssertionError as worse:
                 raise click.ClickException(str(worse)) from None

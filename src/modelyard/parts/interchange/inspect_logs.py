@@ -82,9 +82,14 @@ class InspectLog:
         return str(error.get("message") or f"the evaluation's status is {status}")
 
     @property
+    def kept(self) -> Mapping[str, Any]:
+        """The metadata, in which a run that was written here has its references."""
+        return _members(self.header["eval"].get("metadata"))
+
+    @property
     def prompts(self) -> Mapping[str, str]:
         """The prompts of a run that was written here."""
-        kept = _members(_members(self.header["eval"].get("metadata")).get(PROMPTS_KEPT))
+        kept = _members(self.kept.get(PROMPTS_KEPT))
         return {name: kept[name] for name in PROMPTS if isinstance(kept.get(name), str)}
 
     def times(self) -> tuple[datetime, datetime]:

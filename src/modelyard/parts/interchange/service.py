@@ -1,14 +1,17 @@
 """`platform.evaluations.inspect`: runs from logs of Inspect, and logs of runs."""
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from modelyard.domain.evaluation.objects import ObjectRef, RefKind, object_id
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
+from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput, located_at
 from modelyard.parts.interchange.given_runs import GivenRun, derived_id, keep_run, scorer_ref
 from modelyard.parts.interchange.inspect_logs import InspectLog, read_log
-from modelyard.parts.interchange.written_logs import write_log
+from modelyard.parts.interchange.written_logs import EVALUATION_KEPT, MODEL_KEPT, SCORERS_KEPT, write_log
 from modelyard.platform.evaluations.result import AnyRun, run_id_of
 from modelyard.platform.evaluations.runs import find_run
 from modelyard.platform.evaluations.stored_run import StoredRun
@@ -41,15 +44,17 @@ class InspectLogs:
             return self._kept(place, read_log(path), since)
 
     def _kept(self, place: tuple[str, str], log: InspectLog, since: float) -> EvaluationRun:
-        began, ended = log.times()
+        (began, ended), scorers = log.times(), log.kept.get(SCORERS_KEPT)
+        known = scorers if isinstance(scorers, Mapping) else EMPTY
+        evaluation, model = (str(ObjectRef(*place, RefKind.OBJECT, name)) for name in _names(log))
         given = GivenRun(
             derived_id("inspect", *place, log.digest),
             *place,
-            str(ObjectRef(*place, RefKind.OBJECT, object_id(log.task) or "task")),
-            str(ObjectRef(*place, RefKind.OBJECT, object_id(log.model) or "model")),
+            _kept_here(place, log.kept.get(EVALUATION_KEPT)) or evaluation,
+            _kept_here(place, log.kept.get(MODEL_KEPT)) or model,
             began,
             ended,
-            {name: scorer_ref(place, name) for name in log.scorers},
+            {name: _kept_here(place, known.get(name)) or scorer_ref(place, name) for name in log.scorers},
             log.reason,
             log.prompts,
         )
@@ -67,3 +72,13 @@ class InspectLogs:
     def _require_host(self) -> None:
         if self._principal.scope.entity is not None:
             raise InvalidInput.at("path", msg="only the host may name a file")
+
+
+def _names(log: InspectLog) -> tuple[str, str]:
+    return object_id(log.task) or "task", object_id(log.model) or "model"
+
+
+def _kept_here(place: tuple[str, str], text: Any) -> str | None:
+    """Return the reference that a run had here when it was written as a log; None for one of another place."""
+    ref = ObjectRef.parse(text) if isinstance(text, str) else None
+    return str(ref) if ref is not None and (ref.entity, ref.project) == place else None

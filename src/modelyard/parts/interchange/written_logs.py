@@ -23,6 +23,8 @@ SHORT = 20
 """A version that is longer is a digest, which no name has."""
 
 PROMPTS_KEPT = "modelyard_prompts"
+MODEL_KEPT, EVALUATION_KEPT, SCORERS_KEPT = "modelyard_model", "modelyard_evaluation", "modelyard_scorers"
+"""Members of the metadata with the references of a run, so that it is the same model and scorers when it is read."""
 
 ROW = "modelyard_row"
 """Under this name the metadata of a sample have the row, so that a log that is read again pairs with the run."""
@@ -40,8 +42,9 @@ def check_log_path(path: str | os.PathLike[str]) -> None:
 def write_log(run: EvaluationRun, answers: Iterable[FullScoredPrediction], path: str | os.PathLike[str]) -> None:
     """Write a run, JSON or an archive by the ending of the path. Raises `InvalidInput`."""
     check_log_path(path)
-    samples = [*_samples(run, answers)]
-    header = _header(run, samples)
+    scorers: dict[str, str] = {}
+    samples = [*_samples(run, answers, scorers)]
+    header = _header(run, samples, scorers)
     if PurePath(path).suffix == ".json":
         with open(path, "w", encoding="utf-8") as file:
             json.dump({**header, "samples": samples}, file)
@@ -56,7 +59,7 @@ def write_log(run: EvaluationRun, answers: Iterable[FullScoredPrediction], path:
 # ---- the header
 
 
-def _header(run: EvaluationRun, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _header(run: EvaluationRun, samples: Sequence[Mapping[str, Any]], scorers: Mapping[str, str]) -> dict[str, Any]:
     ended = run.finished_at or run.started_at
     epochs = max((sample["epoch"] for sample in samples), default=1)
     ids = [*dict.fromkeys(sample["id"] for sample in samples)]
@@ -77,8 +80,9 @@ def _header(run: EvaluationRun, samples: Sequence[Mapping[str, Any]]) -> dict[st
             "model": model,
             "config": config,
             "metadata": {
-                "modelyard_model": run.model,
-                "modelyard_evaluation": run.evaluation,
+                MODEL_KEPT: run.model,
+                EVALUATION_KEPT: run.evaluation,
+                SCORERS_KEPT: scorers,
                 PROMPTS_KEPT: {**run.prompts},
             },
         },
@@ -114,9 +118,13 @@ def _used(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 # ---- samples
 
 
-def _samples(run: EvaluationRun, answers: Iterable[FullScoredPrediction]) -> Iterator[dict[str, Any]]:
+def _samples(
+    run: EvaluationRun, answers: Iterable[FullScoredPrediction], scorers: dict[str, str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the samples, and note the reference of each scorer by its name."""
     numbers, epochs = dict[str, int](), Counter[str]()
     for prediction, scores in answers:
+        scorers.update((_name(score.scorer), score.scorer) for score in scores)
         number = numbers.setdefault(prediction.row_digest, len(numbers) + 1)
         epochs[prediction.row_digest] += 1  # equal rows are epochs of one, as are its trials
         yield _sample(run, prediction, scores, number, epochs[prediction.row_digest])

@@ -34,6 +34,12 @@ PART = Part(
     moved={"retry": "jobs.retry"},
     routes={"operations": _routes},
     commands={
+        "models": Command("Models", f"{_MODELS}:models", "List trainable models, or look at one."),
+        "checkpoints": Command("Models", f"{_MODELS}:checkpoints", "List the checkpoints of a model."),
+        "aliases": Command("Models", f"{_MODELS}:aliases", "List the aliases of a model."),
+        "promote": Command("Models", f"{_MODELS}:promote", "Point an alias at a checkpoint."),
+        "rollback": Command("Models", f"{_MODELS}:rollback", "Point an alias back to where it pointed before."),
+        "keys": Command(_WHO, "modelyard.parts.operating.key_commands:keys", "Manage API keys."),
         "usage": Command(
             _WHO,
             f"{_USAGE}:usage",
@@ -44,16 +50,6 @@ PART = Part(
         "jobs watch": Command("", "modelyard.parts.operating.watch_command:watch", "Follow JOB until it ends."),
         "jobs pause": Command("", f"{_JOBS}:pause", "Stop JOB at its next step, until it is resumed."),
         "jobs resume": Command("", f"{_JOBS}:resume", "Continue JOB, which is paused or was ended by a budget."),
-        "checkpoints": Command("Models", f"{_MODELS}:checkpoints", "List the checkpoints of MODEL by step."),
-        "aliases": Command("Models", f"{_MODELS}:aliases", "List the aliases of MODEL, and where each pointed before."),
-        "promote": Command(
-            "Models",
-            f"{_MODELS}:promote",
-            "Point an alias of MODEL (an id, or [entity/]project/name) at the checkpoint of STEP.",
-        ),
-        "rollback": Command(
-            "Models", f"{_MODELS}:rollback", "Point an alias of MODEL back to where it pointed before."
-        ),
         "runs report": Command(
             "", f"{_RUNS}:report_run", "Write the report of RUN to FILE: .html, .md, .xml (JUnit), .jsonl or .csv."
         ),

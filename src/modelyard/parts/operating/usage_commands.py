@@ -10,7 +10,6 @@ import attrs
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.names import key_named
 from modelyard.cli.terminal import (
     C,
     StoreName,
@@ -24,6 +23,7 @@ from modelyard.cli.terminal import (
 )
 from modelyard.domain.record import EMPTY
 from modelyard.domain.usage import BudgetPeriod, UsageSum
+from modelyard.parts.operating.key_commands import key_named
 from modelyard.parts.operating.ranges import range_of
 from modelyard.platform.platform import Platform
 

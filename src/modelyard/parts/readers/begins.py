@@ -8,14 +8,14 @@ from typing import BinaryIO
 from modelyard.errors import InvalidInput
 from modelyard.formats.json_stream import CHUNK
 
-_LINES = "save it as JSON Lines (df.to_json(path, orient='records', lines=True))"
-_UNPACKED = "unpack it, or " + _LINES
+SAVE_LINES = "save it as JSON Lines (df.to_json(path, orient='records', lines=True))"
+_UNPACKED = "unpack it, or " + SAVE_LINES
 _IN_UTF_8 = "save it in UTF-8"
 _LETTERS: Mapping[bytes, tuple[str, str]] = {
-    b"PAR1": ("Parquet", _LINES),
-    b"ARROW1": ("Arrow", _LINES),
-    b"FEA1": ("Feather", _LINES),
-    b"ORC": ("ORC", _LINES),
+    b"PAR1": ("Parquet", SAVE_LINES),
+    b"ARROW1": ("Arrow", SAVE_LINES),
+    b"FEA1": ("Feather", SAVE_LINES),
+    b"ORC": ("ORC", SAVE_LINES),
 }
 """Those that begin with letters, as a text may, too."""
 _NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
@@ -24,11 +24,11 @@ _NEAR = 2**10
 _BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")
 """How the first block of bzip2 begins, after the level; the second is that of an empty file."""
 _OTHERS: Mapping[bytes, tuple[str, str]] = {
-    b"Obj\x01": ("Avro", _LINES),
-    b"SQLite format 3\x00": ("an SQLite database", _LINES),
-    b"\x80\x04": ("a pickle", _LINES),
-    b"\x80\x05": ("a pickle", _LINES),
-    b"PK\x03\x04": ("a zip file or a workbook", _LINES),
+    b"Obj\x01": ("Avro", SAVE_LINES),
+    b"SQLite format 3\x00": ("an SQLite database", SAVE_LINES),
+    b"\x80\x04": ("a pickle", SAVE_LINES),
+    b"\x80\x05": ("a pickle", SAVE_LINES),
+    b"PK\x03\x04": ("a zip file or a workbook", SAVE_LINES),
     b"\x1f\x8b": ("gzip", _UNPACKED),
     b"\x28\xb5\x2f\xfd": ("zstd", _UNPACKED),
     **{b"BZh%d%b" % (level, block): ("bzip2", _UNPACKED) for level in range(1, 10) for block in _BLOCKS},

@@ -13,7 +13,7 @@ from modelyard.formats.json import loads
 from modelyard.formats.json_stream import CHUNK, JsonReader, file_chunks
 from modelyard.formats.jsonl import check_line, lines_of
 from modelyard.formats.training_data import RowFormat
-from modelyard.parts.readers.begins import check_begin
+from modelyard.parts.readers.begins import SAVE_LINES, check_begin
 from modelyard.parts.readers.forms import KNOWN, RowForm, form_of, members_of, nearest_form
 from modelyard.platform.evaluations.input_rows import csv_rows
 
@@ -33,7 +33,10 @@ def reading_any_form(rows: RowFormat[T]) -> RowFormat[T]:
 def _row_of(rows: RowFormat[T], row: Any, before: RowForm | None) -> tuple[T, RowForm | None]:
     """Return the value of a row, and its form, which must be the form `before`, if there is one."""
     if not isinstance(row, Mapping):
-        return rows.of(row), before
+        try:
+            return rows.of(row), before
+        except InvalidInput as wrong:
+            raise _told(wrong, _AS_OBJECT) from None
     form = form_of(row)
     if form is None:
         return _unknown(rows, row), before
@@ -46,6 +49,9 @@ def _row_of(rows: RowFormat[T], row: Any, before: RowForm | None) -> tuple[T, Ro
         return rows.of(plain), form
     except InvalidInput as wrong:
         raise wrong if plain == row else _told(wrong, f" (read as {form.name})") from None
+
+
+_AS_OBJECT = """, such as {"prompt": ..., "completion": ...}; a data frame is given as df.to_dict("records")"""
 
 
 def _unknown(rows: RowFormat[T], row: Mapping[str, Any]) -> T:
@@ -85,7 +91,9 @@ def read_with_source(rows: RowFormat[T], file: BinaryIO) -> Iterator[tuple[Any, 
         if line is None and name:
             raise InvalidInput.at(msg="has no rows; give at least one example")
     except InvalidInput as wrong:
-        raise _told(wrong, f"; in {name}") if name else wrong from None
+        headed = name.lower().endswith(".csv") and wrong.problems[0].loc[:2] == ("line", 2)
+        named = "; the first line of a table names its columns" if headed else ""
+        raise _told(wrong, f"{named}; in {name}") if name else wrong from None
 
 
 Rows = Iterator[tuple[Callable[[], int], Any]]
@@ -96,6 +104,8 @@ def _container(file: BinaryIO, name: str) -> Callable[[BinaryIO], Rows]:
     begin = check_begin(file)
     if name.lower().endswith(".csv"):
         return _table
+    if name.lower().endswith((".parquet", ".feather", ".arrow")):
+        raise InvalidInput.at(msg=f"is not read in this form; {SAVE_LINES}")
     if name.lower().endswith(".tsv"):
         raise InvalidInput.at(msg="is a table with tabs; separate its columns by commas, and let it end in .csv")
     return _array if begin.removeprefix(_BOM).lstrip()[:1] == b"[" else _lines
@@ -155,8 +165,13 @@ def _table(file: BinaryIO) -> Rows:
         if cells.get(""):
             msg = "has a column without a name, as an index has none; save the table without it"
             raise InvalidInput.at("line", 1, msg=f"{msg} (df.to_csv(path, index=False))")
-        yield lambda number=number: number, {name: cell for name, cell in cells.items() if cell or name in _KEPT}  # type: ignore[misc]
+        for name in sorted(name for name in _NEEDED & cells.keys() if not cells[name]):
+            msg = (
+                'is an empty cell, and so mostly a missing value; leave out the row, or mean it as JSON Lines, with ""'
+            )
+            raise InvalidInput.at("line", number, name, msg=msg)
+        yield lambda number=number: number, {name: cell for name, cell in cells.items() if cell}  # type: ignore[misc]
 
 
-_KEPT = frozenset(("prompt", "completion", "chosen", "rejected", "instruction", "output"))
-"""Columns of which an empty cell is an empty text; any other empty cell is none."""
+_NEEDED = frozenset(("prompt", "completion", "chosen", "rejected", "instruction", "output"))
+"""Columns of which no cell may be empty: an empty answer teaches to say nothing."""

@@ -41,7 +41,9 @@ def comparison_junit(report: ComparisonReport) -> str:
 
 
 def _title(report: ComparisonReport) -> str:
-    return f"{model_text(report.candidate)} compared with {model_text(report.baseline)}"
+    return " compared with ".join(
+        model_text(run, report.candidate, report.baseline) for run in (report.candidate, report.baseline)
+    )
 
 
 def _paragraphs(report: ComparisonReport) -> Iterator[str]:

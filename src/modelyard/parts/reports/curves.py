@@ -5,14 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from modelyard.parts.reports.html import Html, drawing, facts, folded, joined, plots
-from modelyard.parts.reports.line_plot import NARROW, SMALL, Panel, Plot, Series, round_number
+from modelyard.parts.reports.line_plot import NARROW, NOISE, SMALL, Panel, Plot, Series, round_number
 from modelyard.parts.reports.training_plots import metric_order
 
 TOGETHER = {"reward": "held_out", "loss": "valid_loss", "train_loss": "valid_loss"}
 """Metrics that are drawn in one plot."""
-
-NOISE = 1e-12
-"""What lies this close to zero, or to another value in relation to it, differs by rounding."""
 
 Lines = Mapping[str, Sequence[Series]]
 """The lines of each metric: one for each job or model."""

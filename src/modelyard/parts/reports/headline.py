@@ -27,7 +27,7 @@ def asked_of(run: EvaluationRun) -> tuple[object, ...]:
 
 def labels_of(runs: Sequence[EvaluationRun]) -> list[str]:
     """Return a label for each run: the name of its model, and the end of its id if several have that name."""
-    names = [model_text(run) for run in runs]
+    names = [model_text(run, *(runs if len(runs) > 1 else ())) for run in runs]
     return [
         name if names.count(name) == 1 else f"{name} ({id_text(run.id)})" for name, run in zip(names, runs, strict=True)
     ]

@@ -253,6 +253,18 @@ def _pointed_at(series: Series, across: Scale, up: Scale, x_label: str) -> Itera
         yield f"<title>{says}</title></rect>"
 
 
+NOISE = 1e-12
+
+
+def short_number(value: float) -> str:
+    """Return a number with four significant digits, as a curve has it: noise of rounding is 0.
+
+    >>> short_number(3.542e-31), short_number(-0.25), short_number(123456)
+    ('0', '-0.25', '1.235e+05')
+    """
+    return "0" if abs(value) <= NOISE else f"{value:.4g}"
+
+
 def round_number(value: float) -> str:
     return f"{value:.6g}"
 

@@ -14,6 +14,7 @@ from modelyard.domain.evaluation.run import RowResult
 from modelyard.domain.evaluation.scorers import text_of
 from modelyard.domain.record import EMPTY
 from modelyard.parts.reports.html import Html, fragment, shortened, table, tag
+from modelyard.parts.reports.line_plot import short_number
 
 LONGEST = 80
 MOST_ROWS = 50
@@ -108,7 +109,7 @@ def cell(name: str, value: Any) -> object:
     if isinstance(value, str) and _DIGEST.fullmatch(value):
         return shortened(f"{value[:ID_LENGTH]}…", value)
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return short_number(value)
     text = str(value)
     if name == "id" or name.endswith("_id"):
         return shortened(f"…{text[-ID_LENGTH:]}" if len(text) > 2 * ID_LENGTH else text, text)

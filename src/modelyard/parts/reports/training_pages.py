@@ -9,7 +9,7 @@ from modelyard.domain.promotion import Alias
 from modelyard.domain.training import TrainingJob
 from modelyard.parts.reports.curves import curves
 from modelyard.parts.reports.html import Html, chip, facts, fragment, joined, long_table, page, section, tag, write_text
-from modelyard.parts.reports.line_plot import Plot, Series
+from modelyard.parts.reports.line_plot import Plot, Series, short_number
 from modelyard.parts.reports.training_plots import job_plot, metric_order, metric_table
 from modelyard.platform.paging import get_or_none, iter_index
 from modelyard.platform.runtime import Runtime
@@ -83,7 +83,7 @@ def _parts_of(snapshot: Snapshot, model: Model) -> tuple[list[Checkpoint], list[
 
 
 def _line(one: Checkpoint, names: Sequence[str], aliases: Sequence[Alias]) -> Sequence[object]:
-    metrics = [f"{one.metrics[name]:.4g}" if name in one.metrics else "" for name in names]
+    metrics = [short_number(one.metrics[name]) if name in one.metrics else "" for name in names]
     pointing = joined(chip(alias.name) for alias in aliases if alias.step == one.step)
     return one.step, pointing, *metrics, _time(one.created_at)
 

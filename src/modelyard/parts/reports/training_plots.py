@@ -7,7 +7,7 @@ from modelyard.domain.job import Job, JobStatus
 from modelyard.domain.models import Model
 from modelyard.domain.training import TrainingJob
 from modelyard.parts.reports.html import Html, fragment, long_table
-from modelyard.parts.reports.line_plot import Panel, Plot, Point, Series
+from modelyard.parts.reports.line_plot import Panel, Plot, Point, Series, short_number
 from modelyard.platform.paging import cursor_at
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.metrics import MetricRow, all_events, metric_rows, row_of
@@ -20,7 +20,9 @@ _PAGE = 500
 
 def metric_table(rows: Sequence[MetricRow]) -> Html:
     names = metric_order({name for row in rows for name in row.values})
-    lines = [(row.step, *(f"{row.values[name]:.4g}" if name in row.values else "" for name in names)) for row in rows]
+    lines = [
+        (row.step, *(short_number(row.values[name]) if name in row.values else "" for name in names)) for row in rows
+    ]
     return fragment(long_table([("step", "number"), *((name, "number") for name in names)], lines))
 
 

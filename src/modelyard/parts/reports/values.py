@@ -7,6 +7,7 @@ import attrs
 
 from modelyard.domain.completion import Completion
 from modelyard.parts.reports.html import Html, facts, fragment, section, tag
+from modelyard.parts.reports.line_plot import short_number
 from modelyard.parts.reports.records import MOST_ROWS, cell, columns_of, lines_of
 
 _UNSAID = {"seq"}
@@ -43,7 +44,7 @@ def _facts(value: Any) -> Iterator[tuple[str, object]]:
 
 
 def _short(value: object) -> object:
-    return f"{value:.4g}" if isinstance(value, float) else value
+    return short_number(value) if isinstance(value, float) else value
 
 
 def _sections(value: Any) -> Iterator[Html]:

@@ -9,7 +9,7 @@ import attrs
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.names import own_name
+from modelyard.cli.names import own_name, parsed_option
 from modelyard.cli.terminal import (
     PlaceType,
     StoreName,
@@ -21,7 +21,6 @@ from modelyard.cli.terminal import (
     show,
     store_option,
 )
-from modelyard.cli.training import parsed_option
 from modelyard.parts.sweeps.handle import SweepHandle
 from modelyard.parts.sweeps.records import number
 from modelyard.parts.sweeps.results import best_trial

@@ -85,7 +85,12 @@ def offer(
 def check_models(models: Iterable[UpstreamModel]) -> tuple[UpstreamModel, ...]:
     """Return the models. Raises `InvalidInput` for none, for an entry that cannot be listed, and for a repeated id."""
     checked: dict[str, UpstreamModel] = {}
-    for model in models:
+    given: Iterable[object] = models
+    for number, model in enumerate(given):
+        if not isinstance(model, UpstreamModel):
+            example = model if isinstance(model, str) else "<id>"
+            msg = f'must be of `offer`, such as offer("{example}", context_length=32_768, pricing=Pricing())'
+            raise InvalidInput.at("models", number, msg=msg)
         check_entry(model.entry)
         if checked.setdefault(model.entry.id, model) is not model:
             raise InvalidInput.at("models", msg=f"{model.entry.id!r} is given twice")

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from modelyard.cli.lazy_group import Group
+from modelyard.cli.names import verdict_text
 from modelyard.cli.terminal import (
     StoreName,
     entity_option,
@@ -121,7 +122,7 @@ def roll_back_variant(store: StoreName, variant: str, alias: str) -> None:
 
 def _moved(made: VariantMove) -> None:
     before = "" if made.before is None else f", before to version {made.before}"
-    click.echo(f"{made.alias} points to version {made.number}{before}")
+    click.echo(f"{made.alias} points to version {made.number}{before}{verdict_text(made.verdict)}")
 
 
 @variants.command("unalias")

@@ -91,6 +91,9 @@ class Check:
     reason: str
     kind: MetricKind | None = None
 
+    def __bool__(self) -> bool:
+        return self.passed
+
 
 @attrs.frozen(repr=False)
 class QualityGate:
@@ -101,6 +104,9 @@ class QualityGate:
     @property
     def passed(self) -> bool:
         return all(check.passed for check in self.checks)
+
+    def __bool__(self) -> bool:
+        return self.passed
 
     def __repr__(self) -> str:
         return str(self)  # pytest shows the repr of `gate` for `assert gate.passed, gate`
@@ -123,6 +129,10 @@ def check_thresholds(report: RunReport, thresholds: Mapping[str, float], max_err
         if not is_number(least):
             raise InvalidInput.at("thresholds", name, msg="must be a number, the least that the metric's mean may be")
     known = {summary.name: summary for summary in report.aggregate.metrics}
+    for name, least in thresholds.items():
+        if name in known and known[name].kind is MetricKind.BINARY and least > 1:
+            meant = f"; did you mean {least / 100:g}?" if least <= 100 else ""
+            raise InvalidInput.at("thresholds", name, msg=f"must be at most 1, since it is a rate{meant}")
     return QualityGate(tuple(_check(known, name, least, max_errors) for name, least in thresholds.items()))
 
 

@@ -49,7 +49,7 @@ MAX_REFUSALS = 20
 grow up to a lease; after about two hours in Kubernetes, which has minutes to find a place each time."""
 
 _FIRST = (QueueState.CLAIMED, QueueState.READY, QueueState.HELD_BACK)
-_DRAWN = frozenset({"seed", "artifact", "billing"})
+_DRAWN = frozenset({"seed", "artifact", "billing", "advances"})
 
 
 # ---- into the queue ----------------------------------------------------------------------------------------------

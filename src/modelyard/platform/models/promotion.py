@@ -1,19 +1,19 @@
 """Promoting checkpoints: pointing an alias such as `prod` at one, if a requirement is met."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from modelyard.domain.evaluation.comparison import MetricComparison
 from modelyard.domain.evaluation.objects import ObjectRef, OneObject, same_scheme
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.identity import Principal
 from modelyard.domain.models import Model
-from modelyard.domain.promotion import Alias, Change, NotWorse, Promotable, Promotion, PromotionRuns, check_alias
+from modelyard.domain.promotion import Alias, Change, NotWorse, Promotable, Promotion, check_alias
 from modelyard.domain.record import EMPTY, Order
-from modelyard.errors import InvalidInput, NotFound, PromotionRefused
+from modelyard.errors import InvalidInput, NotFound, PromotionRefused, nearest
 from modelyard.platform.checkpoints.aliases import aliases_of, promote
 from modelyard.platform.checkpoints.lookup import found_checkpoint, named_model
 from modelyard.platform.evaluations.compare import compare_runs
@@ -26,10 +26,13 @@ from modelyard.platform.paging import cursor_at, get_or_none, index_listing
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 from modelyard.report.evaluations.comparison import ComparisonReport, regression_text
+from modelyard.report.numbers import ref_text
 
 PROD = "prod"
 FEW = 10
+ALONE = "there was nothing to compare with"
 Pair = tuple[EvaluationRun, EvaluationRun]
+Place = tuple[Promotable, int]
 
 
 def promotion_evidence(
@@ -39,9 +42,10 @@ def promotion_evidence(
     Raises `PromotionRefused` if it does not, or if no runs can decide it; `NotFound`, `InvalidInput`."""
     if current is None or current == step:
         _check_alone(runtime, principal, model, step, require)
-        return {"outcome": "there was nothing to compare with"} if current is None else EMPTY
+        return {"outcome": ALONE} if current is None else EMPTY
     if require.runs is not None:
-        candidate, baseline = _named(runtime, principal, require.runs, model, (step, current))
+        read = partial(_named, runtime, principal)
+        candidate, baseline = read("candidate", require, (model, step)), read("baseline", require, (model, current))
     else:
         newest = partial(_newest, principal, require.evaluation or "", model, (step, current))
         candidate, baseline = runtime.store.read(newest)
@@ -61,30 +65,32 @@ def promotion_evidence(
 
 
 def _named(
-    runtime: Runtime, principal: Principal, runs: PromotionRuns, model: Promotable, steps: tuple[int, int]
-) -> Pair:
-    candidate, baseline = (find_run(runtime, principal, run_id) for run_id in (runs["candidate"], runs["baseline"]))
-    for name, run, step in (("candidate", candidate, steps[0]), ("baseline", baseline, steps[1])):
-        if same_scheme(run.model) != model.ref_of(step) or run.state is not RunState.COMPLETED:
-            raise InvalidInput.at("runs", name, msg=f"must be a completed run on {model.word} {step} of {model.name}")
-    return candidate, baseline
+    runtime: Runtime, principal: Principal, name: Literal["candidate", "baseline"], require: NotWorse, place: Place
+) -> EvaluationRun:
+    assert require.runs is not None
+    run, (model, step) = find_run(runtime, principal, require.runs[name]), place
+    if same_scheme(run.model) != model.ref_of(step) or run.state is not RunState.COMPLETED:
+        raise InvalidInput.at("runs", name, msg=f"must be a completed run on {model.word} {step} of {model.name}")
+    return run
 
 
 def _newest(
-    principal: Principal, evaluation: OneObject, model: Promotable, steps: tuple[int, int], snapshot: Snapshot
+    principal: Principal, evaluation: OneObject, model: Promotable, steps: Sequence[int], snapshot: Snapshot
 ) -> Pair:
+    """Return the newest runs on steps: the candidate's, and the baseline's if there are two."""
     wanted = pinned(snapshot, principal, evaluation_ref(evaluation, (model.entity, model.project)))
-    candidates, baselines = (list(_judging(snapshot, principal, wanted, model, step)) for step in steps)
+    runs = [list(_judging(snapshot, principal, wanted, model, step)) for step in steps]
+    candidates, baselines = runs[0], runs[-1]
     for version, candidate in candidates:
         for same, baseline in baselines:
             if version == same:
                 return candidate, baseline
-    missing = [str(step) for step, runs in zip(steps, (candidates, baselines), strict=True) if not runs]
+    missing = [str(step) for step, found in zip(steps, runs, strict=True) if not found]
     word = model.word
     which = f"{word} {f' and {word} '.join(missing)}" if missing else f"the same version of it for both {word}s"
-    named = evaluation if isinstance(evaluation, str) else str(wanted)
+    named = evaluation if isinstance(evaluation, str) else ref_text(str(wanted))
     raise PromotionRefused(
-        f"there is no completed run of {named!r} on {which} of {model.name}; evaluate it first"
+        f"there is no completed run of {named!r} on {which} of {model.project}/{model.name}; evaluate it first"
         + _what_there_is(snapshot, principal, wanted, model, steps)
     )
 
@@ -107,16 +113,24 @@ def _visible(snapshot: Snapshot, principal: Principal, model: Promotable, step: 
 
 
 def _what_there_is(
-    snapshot: Snapshot, principal: Principal, wanted: ObjectRef, model: Promotable, steps: tuple[int, int]
+    snapshot: Snapshot, principal: Principal, wanted: ObjectRef, model: Promotable, steps: Sequence[int]
 ) -> str:
-    text, versions = "", versions_of(snapshot, principal, wanted)
+    text, versions, names = "", versions_of(snapshot, principal, wanted), set[str]()
     if versions:
         text += f"; published of it: {', '.join(versions[-FEW:])}"
     for step in steps:
-        others = dict.fromkeys(run.evaluation for run in islice(_visible(snapshot, principal, model, step), FEW))
+        runs = islice(_visible(snapshot, principal, model, step), FEW)
+        others = dict.fromkeys(_in_words(run.evaluation, wanted) for run in runs)
         if others:
             text += f"; {model.word} {step} was evaluated on {', '.join(others)}"
-    return text
+        names |= {one.partition(":")[0].partition(" ")[0] for one in others} - {wanted.name}
+    return text + nearest(wanted.name, names)
+
+
+def _in_words(evaluation: str, wanted: ObjectRef) -> str:
+    ref = ObjectRef.parse(evaluation)
+    elsewhere = "" if ref is None or ref.project == wanted.project else f" in project {ref.project}"
+    return f"{ref_text(evaluation)}{elsewhere}"
 
 
 def _numbers(report: ComparisonReport, require: NotWorse) -> Mapping[str, Any]:
@@ -216,15 +230,12 @@ def _evidence(
 
 
 def _check_alone(runtime: Runtime, principal: Principal, model: Promotable, step: int, require: NotWorse) -> None:
-    """Refuse what no run meets, such as a misspelt metric, though nothing is compared: by a run of the step, if there
-    is one. Raises `InvalidInput`."""
-    try:
-        if require.runs is not None:
-            run = find_run(runtime, principal, require.runs["candidate"])
-        else:
-            run, _ = runtime.store.read(partial(_newest, principal, require.evaluation or "", model, (step, step)))
-    except PromotionRefused:
-        return
+    """Refuse a step that has not completed the evaluation, and what no run meets, such as a misspelt metric, though
+    nothing is compared. Raises `PromotionRefused`, `InvalidInput`."""
+    if require.runs is not None:
+        run = _named(runtime, principal, "candidate", require, (model, step))
+    else:
+        run, _ = runtime.store.read(partial(_newest, principal, require.evaluation or "", model, (step,)))
     same = compare_runs(runtime, run, run, confidence=require.confidence, lower_is_better=require.lower_is_better)
     same.comparison.check_not_worse(require.metric, require.margin)
 

@@ -28,6 +28,9 @@ class CheckResult:
     duration_s: float
     error: str | None = None
 
+    def __bool__(self) -> bool:
+        return self.success
+
 
 @attrs.frozen
 class SystemCheck:
@@ -54,6 +57,9 @@ class SystemCheck:
     def success(self) -> bool:
         """Whether every part of the check works."""
         return all(part.success for part in (self.api, self.store, self.artifacts, self.worker, self.queue))
+
+    def __bool__(self) -> bool:
+        return self.success
 
     @property
     def idle(self) -> bool:

@@ -1,8 +1,7 @@
 """Training jobs as a principal may see them, and the handle of one: wait for it, watch it, cancel it."""
 
 import os
-from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from datetime import datetime
 from functools import partial
@@ -19,8 +18,7 @@ from modelyard.platform.jobs.events import event_listing, iter_events
 from modelyard.platform.jobs.queue import announce, request_pause, resume_paused
 from modelyard.platform.jobs.service import cancel_found
 from modelyard.platform.jobs.waiting import Followed, afollowed, follow, followed, wait_for_end, wait_for_success
-from modelyard.platform.listing import Cursor
-from modelyard.platform.paging import cursor_at, get_or_none, listed_index
+from modelyard.platform.paging import get_or_none, listed_index
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.metrics import SHOWN, MetricRows, metric_rows
 from modelyard.platform.training.submission import continue_job, going_child
@@ -208,31 +206,35 @@ def shown(runtime: Runtime, snapshot: Snapshot, jobs: Iterable[Job], now: dateti
     begun."""
     jobs = tuple(jobs)
     queued = any(job.status is JobStatus.QUEUED for job in jobs)
-    head, waits = _queue_head(snapshot) if queued else (), waits_of(runtime, snapshot, jobs)
+    ranks, waits = _queue_head(snapshot) if queued else {}, waits_of(runtime, snapshot, jobs)
     return tuple(
         TrainingJob.of(
             job,
             get_or_none(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at),
             now,
-            _position(head, job),
+            _position(ranks, job),
             waits(job),
         )
         for job in jobs
     )
 
 
-def _queue_head(snapshot: Snapshot) -> Sequence[Cursor]:
-    places = [
-        cursor_at(Job, "by_place", job)
-        for place in (QueueState.READY, QueueState.HELD_BACK, QueueState.WAITING)
-        for job in snapshot.page(Job, "by_place", place, limit=MAX_AHEAD)
-    ]
-    return sorted(places)[:MAX_AHEAD]
+def _queue_head(snapshot: Snapshot) -> Mapping[int, int]:
+    """Return the number and the rank of queued jobs; one has no better rank than those before it in its lane."""
+    places = (QueueState.READY, QueueState.HELD_BACK, QueueState.WAITING)
+    jobs = [job for place in places for job in snapshot.page(Job, "by_place", place, limit=MAX_AHEAD)]
+    lanes: dict[str, int] = {}
+    ranks: dict[int, int] = {}
+    for job in sorted(jobs, key=lambda job: job.seq):
+        ranks[job.seq] = lanes[job.lane] = max(job.rank, lanes.get(job.lane, job.rank))
+    return ranks
 
 
-def _position(head: Sequence[Cursor], job: Job) -> int | None:
-    waits = job.status is JobStatus.QUEUED and job.place is not QueueState.PAUSED
-    return bisect_left(head, cursor_at(Job, "by_place", job)) if waits else None
+def _position(ranks: Mapping[int, int], job: Job) -> int | None:
+    if job.status is not JobStatus.QUEUED or job.place is QueueState.PAUSED:
+        return None
+    own = (ranks.get(job.seq, job.rank), job.seq)
+    return min(MAX_AHEAD, sum((rank, seq) < own for seq, rank in ranks.items()))
 
 
 def shown_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJob:

@@ -26,7 +26,7 @@ from modelyard.platform.training.billing import OVER_BUDGET, book_steps, cost_of
 from modelyard.platform.training.job_files import Files, TrainingRows, intact, opener
 from modelyard.platform.training.methods import METHODS
 from modelyard.platform.training.trainer_border import close, next_of, trainer_border
-from modelyard.platform.training.trajectories import to_keep
+from modelyard.platform.training.trajectories import nothing_trained, to_keep
 from modelyard.platform.usage.booking import warn_of
 from modelyard.protocols import SavedState, Started, Step, TrainContext, Trained, Trainer, TrainItem, Tx
 
@@ -187,6 +187,8 @@ class _Run:
         remove_all(self.runtime.artifacts, self._loose)
 
     def _store_checkpoint(self, item: Trained) -> None:
+        if not self._last_step and (why := nothing_trained(self.runtime, self.start.job)):
+            raise TrainingError(why)
         metrics, files = _finite(item.metrics, "the result"), self._put(item.files)
         added = self.runtime.trained_records(self.start.job, self._loose)
         checkpoint_id, event_id, entry_id = self.runtime.ids(), self.runtime.ids(), self.runtime.ids()

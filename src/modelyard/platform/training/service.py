@@ -15,7 +15,7 @@ from modelyard.domain.record import EMPTY, Order
 from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
 from modelyard.domain.training_config import DistillOptions, DPOOptions, RLOptions, SFTOptions, TrainingConfig
 from modelyard.domain.worker import Resources, check_resources
-from modelyard.errors import InvalidInput, NotFound
+from modelyard.errors import InvalidInput, NotFound, nearest
 from modelyard.formats.training_data import DATASETS, RowFormat, group_rows
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
@@ -57,6 +57,7 @@ from modelyard.platform.training.handle import (
 )
 from modelyard.platform.training.methods import METHODS, JobRequest, Method, resolved
 from modelyard.platform.training.submission import add_job, new_job, parent_lane, require_offered
+from modelyard.platform.training.trajectories import ADVANCES
 from modelyard.protocols import Snapshot, StoredArtifact
 
 if TYPE_CHECKING:
@@ -166,9 +167,11 @@ class Training(Extended, TrainingMembers):
         idempotency_key: str | None = None,
         needs: Resources | None = None,
         require_worker: bool = False,
+        advances: bool = False,
     ) -> JobHandle:
         """Train a model by the method of this kind, as the method of that name does. With `require_worker`, raises
-        `NoWorker` before any data are read if no worker is alive."""
+        `NoWorker` before any data are read if no worker is alive. With `advances`, groups of equal rewards make a step
+        all the same, for a client that counts steps."""
         asked = (kind, model, data, options, idempotency_key, needs)
         for part in self._runtime.parts:
             job: JobHandle | None = None if part.submits is None else part.submits(self, *asked)
@@ -181,7 +184,7 @@ class Training(Extended, TrainingMembers):
             announced.require_worker(self._runtime)
         if isinstance(data, StoredArtifact):
             check_groups(self._runtime.artifacts, data, self._check(request))
-            return self._submit(request, own(data))
+            return self._submit(request, {**own(data), **({ADVANCES: True} if advances else {})})
         if isinstance(data, str) and "://" in data:
             return self._submit(request, *self._dataset_named(request, data))
         try:
@@ -363,15 +366,18 @@ class Training(Extended, TrainingMembers):
 
 
 def check_options(kind: str, keywords: type, options: Mapping[str, Any], config: type[TrainingConfig]) -> None:
+    asked = ("idempotency_key", "needs")
     known = {*get_type_hints(keywords), *(field.name for field in attrs.fields(config))}
     for name in options:
         if name not in known:
-            raise TypeError(f"{kind}() has no option {name!r}{config.hint(name, known) or _its_options(name, config)}")
+            raise TypeError(
+                f"{kind}() has no option {name!r}{config.hint(name, {*known, *asked}) or _its_options(name, config)}"
+            )
 
 
 def _its_options(name: str, config: type[TrainingConfig]) -> str:
-    if name in Resources.__annotations__:
-        return f"; give needs={{{name!r}: ...}}"
+    if meant := next((one for one in Resources.__annotations__ if nearest(name, [one], 0.8)), None):
+        return f"; give needs={{{meant!r}: ...}}"
     names = [field.name for field in attrs.fields(config)]
     more = ", ..." if len(names) > MOST_NAMED else ""
     return f"; for this base model it has {', '.join(names[:MOST_NAMED])}{more} (modelyard docs reference/training)"

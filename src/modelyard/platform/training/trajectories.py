@@ -17,6 +17,10 @@ MOST_GROUPS = 50
 LONGEST = 600
 KEPT = "trajectories"
 
+LOOP = "loop_id"
+ADVANCES = "advances"
+"""The members of a spec by which a job of equal rewards makes a step all the same, since its caller counts rounds."""
+
 
 @attrs.frozen
 class ShownTrajectory:
@@ -64,6 +68,29 @@ def to_keep(runtime: Runtime, job: Job) -> Mapping[str, Any]:
             return {KEPT: attrs.asdict(summarize(read_groups(file)))}
     except (ArtifactMissing, InvalidInput):  # as the trainer will report
         return {}
+
+
+def nothing_trained(runtime: Runtime, job: Job) -> str:
+    """Return why a job made no step; "" if it advances without one: a round of a loop, the trajectories of which have
+    equal rewards."""
+    if job.kind != JobKind.RL:
+        return "nothing was trained: the trainer made no step; look at the data"
+    groups = attempts = 0
+    failed: list[str] = []
+    with runtime.artifacts.open(job.spec["artifact"], job.spec["digest"]) as file:
+        for group in read_groups(file):
+            groups += 1
+            attempts += len(group.trajectories)
+            failed += [f"{one.type}: {one.message}" for one in group.exceptions]
+    if (attempts or not failed) and (ADVANCES in job.spec or LOOP in job.spec):
+        return ""
+    lost = f"{len(failed)} of {attempts + len(failed)} attempts failed, the first with {failed[0]}" if failed else ""
+    if not attempts:
+        return f"nothing was trained: {lost or 'there is no attempt'}; correct the rollout, then start a new job"
+    return (
+        f"nothing was trained: in none of {groups} groups do the rewards differ{lost and '; '}{lost}; an attempt is "
+        "measured against the others of its group: gather several, with a reward that tells them apart"
+    )
 
 
 def summarize(groups: Iterable[TrajectoryGroup]) -> TrajectorySummary:

@@ -120,8 +120,9 @@ def _lines(report: ComparisonReport) -> Iterator[str]:
 
 def counts(report: ComparisonReport) -> Iterator[str]:
     found = report.comparison
-    yield f"baseline   {printable(model_text(report.baseline))}  (run {printable(report.baseline.id)})"
-    yield f"candidate  {printable(model_text(report.candidate))}  (run {printable(report.candidate.id)})"
+    both = {"baseline": report.baseline, "candidate": report.candidate}
+    for name, run in both.items():
+        yield f"{name:9}  {printable(model_text(run, *both.values()))}  (run {printable(run.id)})"
     yield (
         f"{count_text(found.rows)} rows in both, {count_text(found.only_baseline)} only in the baseline, "
         f"{count_text(found.only_candidate)} only in the candidate"
@@ -164,7 +165,8 @@ def cells(one: MetricComparison) -> tuple[object, ...]:
 
 def regression_text(report: ComparisonReport, check: NotWorseCheck) -> str:
     candidate, baseline = (
-        f"{printable(model_text(run))} (run {run.id})" for run in (report.candidate, report.baseline)
+        f"{printable(model_text(run, report.candidate, report.baseline))} (run {run.id})"
+        for run in (report.candidate, report.baseline)
     )
     runs = f"  candidate {candidate}\n  baseline  {baseline}"
     return "\n\n".join([runs, *(_regression(one, check.margin) for one in check.regressions)])

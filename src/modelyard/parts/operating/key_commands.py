@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.names import key_named
 from modelyard.cli.terminal import StoreName, json_option, opened, show, store_option
 from modelyard.domain.identity import ApiKey
+from modelyard.platform.platform import Platform
 
 
 @click.group(cls=Group)
@@ -82,3 +82,12 @@ def revoke_key(store: StoreName, key: str) -> None:
     with opened(store) as platform:
         found = platform.keys.revoke(key_named(platform, key).id)
     click.echo(f"revoked {found.prefix}… of {found.entity}")
+
+
+def key_named(platform: Platform, text: str) -> ApiKey:
+    found = [key for key in platform.keys.list() if text in (key.id, key.prefix, key.name)]
+    alive = [key for key in found if key.revoked_at is None] or found
+    if len(alive) != 1:
+        many = f"{len(alive)} keys have" if alive else "no key has"
+        raise click.ClickException(f"{many} the id, the name or the beginning {text}; modelyard keys list shows all")
+    return alive[0]
