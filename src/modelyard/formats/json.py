@@ -266,18 +266,6 @@ _MARKING = json.JSONDecoder(
 )
 
 
-def is_json(text: str) -> bool:
-    """Return whether any parser of JSON reads the text: no number is too large, and a key may occur twice."""
-    try:
-        _ANY.decode(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-_ANY = json.JSONDecoder(parse_constant=_constant_refused, parse_float=str, parse_int=str)
-
-
 def _plain(value: object) -> dict[Any, Any]:
     if isinstance(value, Mapping):
         return dict(value)

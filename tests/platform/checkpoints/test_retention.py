@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from modelyard.domain.job import JobStatus
 from modelyard.domain.models import Checkpoint, Retention
 from modelyard.errors import Conflict, InvalidInput, NotFound
-from modelyard.protocols import Started, Step, Trained
+from modelyard.protocols import Started, Trained
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -316,8 +316,7 @@ def test_a_best_by_a_metric_of_the_trainer_is_kept(yard: Any) -> None:
             return ("sft",)
 
         def train(self, *_: Any) -> Any:
-            yield Started(1)
-            yield Step(1, {})
+            yield Started(0)
             yield Trained({"w": [b"x"]}, {"reward": next(scores)})
 
     yard.runtime = attrs.evolve(yard.runtime, trainers=(Scoring(),))

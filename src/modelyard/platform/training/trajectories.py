@@ -71,14 +71,16 @@ def to_keep(runtime: Runtime, job: Job) -> Mapping[str, Any]:
 
 
 def nothing_trained(runtime: Runtime, job: Job) -> str:
-    """Return why a job made no step; "" if it advances without one: a round of a loop, the trajectories of which have
-    equal rewards."""
+    """Return why a job on trajectories made no step; "" for any other job, if rewards differ, or if it advances without
+    one, as a round of a loop does."""
     if job.kind != JobKind.RL:
-        return "nothing was trained: the trainer made no step; look at the data"
+        return ""
     groups = attempts = 0
     failed: list[str] = []
     with runtime.artifacts.open(job.spec["artifact"], job.spec["digest"]) as file:
         for group in read_groups(file):
+            if len({one.reward for one in group.trajectories}) > 1:
+                return ""
             groups += 1
             attempts += len(group.trajectories)
             failed += [f"{one.type}: {one.message}" for one in group.exceptions]

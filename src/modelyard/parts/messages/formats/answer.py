@@ -8,7 +8,8 @@ import attrs
 
 from modelyard.domain.completion import Choice, Completion, Delta, FinishReason, ToolCall, ToolCallDelta, Usage
 from modelyard.errors import BackendError
-from modelyard.formats.json import dumps, is_json
+from modelyard.formats.json import dumps
+from modelyard.parts.call_arguments import is_json
 from modelyard.parts.messages.errors import messages_body
 from modelyard.parts.messages.formats.blocks import TextBlock, ThinkingBlock, ToolUseBlock
 

@@ -7,7 +7,8 @@ import attrs
 
 from modelyard.domain.completion import Delta, ToolCallDelta
 from modelyard.formats.chat.response import TokenEntry
-from modelyard.formats.json import dumps, is_json
+from modelyard.formats.json import dumps
+from modelyard.parts.call_arguments import is_json
 from modelyard.parts.responses.formats.response import (
     AnsweredReasoning,
     AnsweredText,
