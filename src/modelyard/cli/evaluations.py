@@ -60,6 +60,7 @@ def read_scorers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) 
 @click.option("--concurrency", type=click.IntRange(1), help="How many rows are under way at once.")
 @click.option("--shards", type=click.IntRange(1), help="Split the rows into so many jobs for workers.")
 @click.option(
+    "--option",
     "-o",
     "options",
     multiple=True,
