@@ -323,6 +323,24 @@ def test_trials_and_unfinished_runs_are_refused(platform: Platform) -> None:
         platform.review.start(queued)
 
 
+@pytest.mark.parametrize("confidence", [2.0, 1.0, 0.0, float("nan"), "0.95"])
+def test_a_confidence_that_no_interval_has_is_refused(platform: Platform, confidence: Any) -> None:
+    run = platform.evaluations.run("lengths", lambda row: row["prompt"], rows(20), lambda output, _: len(output) / 7)
+    review = platform.review.start(run, rows=10)
+    for at in range(10):
+        platform.review.label(review.id, "ann", at, 0.3 + at)
+    asked = platform.review
+    for ask in (
+        lambda: asked.check(run, confidence=confidence),
+        lambda: asked.estimate(run, confidence=confidence),
+        lambda: asked.compare(run, run, confidence=confidence),
+        lambda: asked.assert_not_worse(baseline=run, candidate=run, margin=0.1, confidence=confidence),
+        lambda: asked.not_worse("lengths", 0.1, confidence=confidence),
+    ):
+        with pytest.raises(InvalidInput, match="confidence: must be"):
+            ask()
+
+
 def test_a_review_goes_with_its_run(platform: Platform) -> None:
     run = platform.evaluations.run("quiz", answers, rows(3), judge)
     one, other = (platform.review.start(run, rows=2) for _ in range(2))

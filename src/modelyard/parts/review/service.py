@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from modelyard.domain.evaluation.aggregate import ReportOptions
 from modelyard.domain.evaluation.filters import scorer_keys
 from modelyard.domain.evaluation.objects import OneObject
 from modelyard.domain.evaluation.run import EvaluationRun, Prediction, RunState
@@ -205,12 +206,14 @@ class Reviews:
     def check(self, run: AnyRun, scorer: str | None = None, *, confidence: float = CONFIDENCE) -> JudgeCheck:
         """Return whether people have checked the version of a scorer that a run has, by labels of any run, and how far
         they agree. Raises `NotFound`, `InvalidInput`."""
+        ReportOptions(confidence=confidence)
         found = find_run(self._runtime, self._principal, run_id_of(run))
         return self._checked(found, judges.judged_rows(self._runtime, found, scorer), confidence)[0]
 
     def estimate(self, run: AnyRun, scorer: str | None = None, *, confidence: float = CONFIDENCE) -> JudgedMean:
         """Return the mean of a run with an interval that has the judge's error in it: from labels of its own rows, or
         for yes and no from those of other runs by the same version of the judge. Raises `NotFound`, `InvalidInput`."""
+        ReportOptions(confidence=confidence)
         found = find_run(self._runtime, self._principal, run_id_of(run))
         judged = judges.judged_rows(self._runtime, found, scorer)
         check, labels = self._checked(found, judged, confidence)
@@ -233,6 +236,7 @@ class Reviews:
         """Return the difference of two runs, candidate minus baseline, with an interval that has the judge's error in
         it, from rows that are labelled in both. Raises `NotFound`, `InvalidInput`, also if two versions of the scorer
         judged the runs."""
+        ReportOptions(confidence=confidence)
         runs = [find_run(self._runtime, self._principal, run_id_of(run)) for run in (baseline, candidate)]
         before, after = (judges.judged_rows(self._runtime, run, scorer) for run in runs)
         if before.scorer != after.scorer:
@@ -277,6 +281,7 @@ class Reviews:
         """Return a requirement of a promotion, of a model or a variant: that the newest runs of both versions on an
         evaluation show, corrected by labels, that the new one is at most `margin` worse. Raises `InvalidInput`."""
         _check_margin(margin)
+        ReportOptions(confidence=confidence)
         return NotWorseAsLabelled(evaluation, None, scorer, margin, confidence, lower=lower_is_better)
 
     def _checked(
