@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.parts]
 
 ROUNDS, SAMPLES = 2, 2
 TASKS = [{"question": f"question {number}"} for number in range(2)]
-COMMITS = 48
+COMMITS = 36
 """How many commits a worker makes for the loop before the one that ends it, at least."""
 MOMENTS = [(0, commit) for commit in range(1, COMMITS + 1)] + [(1, commit) for commit in range(3, COMMITS + 1, 5)]
 """How many steps ahead is sampled, and after which commit the worker is killed."""

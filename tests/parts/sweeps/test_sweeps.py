@@ -425,7 +425,8 @@ def test_the_command_line(yard_file: Path, tmp_path: Path) -> None:
     assert [one["options"]["learning_rate"] for one in found] == [1e-4, 1e-5]
     assert "<svg" in (tmp_path / "s.html").read_text()
     run("train", "sweep", *data, "-o", "batch_size=2,4", "--name", "early", "--priority", "9", "--no-wait")
-    assert {job["priority"] for job in json.loads(run("jobs", "list", "--status", "queued", "--json"))} == {9}
+    queued = json.loads(run("jobs", "list", "--status", "queued", "--json"))
+    assert {(job["entity"], job["priority"]) for job in queued} == {("local", 9), ("acme", 0)}
     assert "needs.priority" in run("train", "sweep", *data, "-o", "batch_size=2,4", "--priority", "1001", code=1)
     assert "no option 'warmup'" in run("train", "sweep", *data, "-o", "warmup=1,2", code=2)
 

@@ -35,10 +35,16 @@ PART = Part(
     routes={"operations": _routes},
     commands={
         "models": Command("Models", f"{_MODELS}:models", "List trainable models, or look at one."),
-        "checkpoints": Command("Models", f"{_MODELS}:checkpoints", "List the checkpoints of a model."),
-        "aliases": Command("Models", f"{_MODELS}:aliases", "List the aliases of a model."),
-        "promote": Command("Models", f"{_MODELS}:promote", "Point an alias at a checkpoint."),
-        "rollback": Command("Models", f"{_MODELS}:rollback", "Point an alias back to where it pointed before."),
+        "checkpoints": Command("Models", f"{_MODELS}:checkpoints", "List the checkpoints of MODEL by step."),
+        "aliases": Command("Models", f"{_MODELS}:aliases", "List the aliases of MODEL, and where each pointed before."),
+        "promote": Command(
+            "Models",
+            f"{_MODELS}:promote",
+            "Point an alias of MODEL (an id, or [entity/]project/name) at the checkpoint of STEP.",
+        ),
+        "rollback": Command(
+            "Models", f"{_MODELS}:rollback", "Point an alias of MODEL back to where it pointed before."
+        ),
         "keys": Command(_WHO, "modelyard.parts.operating.key_commands:keys", "Manage API keys."),
         "usage": Command(
             _WHO,
