@@ -198,6 +198,30 @@ def test_numbers_are_labelled_and_corrected(platform: Platform) -> None:
     platform.review.label(free.id, "bob", 0, 3.75)
 
 
+def test_four_labels_that_agree_open_no_gate(platform: Platform) -> None:
+    """Labels without any spread say little of the rows that nobody labelled."""
+    runs = [platform.evaluations.run("quiz", model, rows(50), stars) for model in (answers, improved)]
+    free, few = [], []
+    for run in runs:
+        free.append(platform.review.start(run, rows=4, choices=()))
+        for place in range(4):
+            platform.review.label(free[-1].id, "ann", place, 3)
+    found = platform.review.estimate(runs[0])
+    assert found.corrected.mean == 3
+    assert found.corrected.interval is not None
+    assert found.corrected.interval.high - found.corrected.interval.low > 0.5
+    with pytest.raises(AssertionError, match="cannot tell"):
+        platform.review.assert_not_worse(baseline=runs[0], candidate=runs[1], margin=0.05)
+    for run in runs:
+        few.append(platform.review.start(run, rows=40))
+        for place in range(40):
+            platform.review.label(few[-1].id, "ann", place, 3)
+    between = platform.review.compare(*runs).corrected.interval
+    assert between is not None
+    assert -0.3 < between.low < -0.1
+    assert 0.1 < between.high < 0.3
+
+
 def test_labels_go_out_and_come_in_as_a_file(platform: Platform) -> None:
     run = platform.evaluations.run(
         "quiz", answers, [*rows(5), {"prompt": "=1+1", "truth": True, "verdict": True}], judge

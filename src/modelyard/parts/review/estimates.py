@@ -129,7 +129,16 @@ def corrected_mean(judged: JudgedRows, own: LabelledRows | None, confidence: flo
         shares = [(value, _shares(values)) for value, values in known]
         return of_few_values(Counter(row.value for row in judged.rows.values()), shares, (0.0, 1.0), confidence)
     means = [(value, math.fsum(values) / len(values)) for value, values in known]
-    return of_numbers([row.value for row in judged.rows.values()], means, confidence)
+    return of_numbers([row.value for row in judged.rows.values()], means, confidence, _bounds([judged], [own]))
+
+
+def _bounds(judged: Sequence[JudgedRows], labels: Sequence[LabelledRows]) -> tuple[float, float]:
+    """Return the least and the most that a label may be: of the choices, or of all values that were seen."""
+    seen = [value for one in labels for value in one.review.choices]
+    if not all(one.review.choices for one in labels):
+        seen += [row.value for one in judged for row in one.rows.values()]
+        seen += [value for one in labels for values in one.ratings for value in values]
+    return min(seen), max(seen)
 
 
 def _is_of(judged: JudgedRows, row: object, values: Sequence[float]) -> bool:
@@ -247,7 +256,8 @@ def corrected_difference(
         shares = [(value, _difference(one, other)) for value, one, other in labelled]
         return of_few_values(Counter(judged.values()), shares, (-1.0, 0.0, 1.0), confidence)
     means = [(value, math.fsum(b) / len(b) - math.fsum(a) / len(a)) for value, a, b in labelled]
-    return of_numbers(list(judged.values()), means, confidence)
+    least, most = _bounds([before, after], labels) if labels else (0.0, 0.0)
+    return of_numbers(list(judged.values()), means, confidence, (least - most, most - least))
 
 
 def _by_digest(labels: LabelledRows) -> dict[str, list[float]]:
