@@ -84,11 +84,11 @@ def test_a_judge_that_is_always_right_leaves_the_error_of_the_rows_and_of_those_
 def test_labels_that_are_all_the_same_do_not_prove_that_others_are(value: float) -> None:
     for count in (4, 40):
         labelled = [(float(at % 5), value + 3 * (at % 5)) for at in range(count)]
-        for given in (labelled, [(0.1, value)] * count):
-            judged = [one for one, _ in given] * 20
-            assert of_numbers(judged, given).interval is None
-            assert of_numbers(judged, given, bounds=(value, value)).interval is None
-            found = of_numbers(judged, given, bounds=(value - 5, value + 20)).interval
+        for known in (labelled, [(0.1, value)] * count):
+            judged = [one for one, _ in known] * 20
+            assert of_numbers(judged, known).interval is None
+            assert of_numbers(judged, known, bounds=(value, value)).interval is None
+            found = of_numbers(judged, known, bounds=(value - 5, value + 20)).interval
             assert found is not None
             assert found.high - found.low > 3 / count
 

@@ -67,11 +67,27 @@ def test_a_sample_is_random_and_the_same_for_every_run_over_the_same_rows(platfo
     assert [one.id for one in platform.review.list()] == [first.id, second.id, other.id, whole.id]
 
 
+def test_equal_rows_all_count(platform: Platform) -> None:
+    data = [{"prompt": "same", "truth": True, "verdict": True, "lucky": False}] * 12 + rows(4)
+    runs = [platform.evaluations.run("quiz", model, data, judge) for model in (answers, answers)]
+    reviews = [platform.review.start(run, rows=14, seed=3) for run in runs]
+    for review in reviews:
+        assert (review.population, review.size) == (16, 14)
+        label_all(platform, review.id)
+    first, second = ([row.inputs["prompt"] for row in platform.review.rows(one.id, "ann")] for one in reviews)
+    assert first == second
+    assert first.count("same") >= 10
+    found = platform.review.estimate(runs[0]).corrected
+    assert (found.rows, found.labelled) == (16, 14)
+    between = platform.review.compare(*runs).corrected
+    assert (between.rows, between.labelled) == (16, 14)
+
+
 def test_rows_are_drawn_with_equal_chances() -> None:
     """Each row of 20 is among the 5 drawn in a quarter of 400 seeds."""
     from modelyard.parts.review.judges import JudgedRow, JudgedRows
 
-    judged = JudgedRows("s", {str(at): JudgedRow(str(at), str(at), 1.0) for at in range(20)}, True, 0)
+    judged = JudgedRows("s", {(str(at), 0): JudgedRow(str(at), str(at), 1.0) for at in range(20)}, True, 0)
     drawn = [row.digest for seed in range(400) for row in judged.drawn(seed, 5)]
     assert all(70 <= drawn.count(str(at)) <= 130 for at in range(20))
 

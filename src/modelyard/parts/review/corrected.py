@@ -8,8 +8,8 @@ how far the judge's mean over all rows is from that over the labelled ones. The 
   estimate is Tenenbein's (1970), which is the same as PPI++ then. The normal interval fails where few labelled rows
   disagree, so it is of the posterior: Dirichlet in each stratum, with a neutral prior (Kerman 2011), and the moments of
   their sum matched by a beta distribution.
-* `of_numbers`, for other values: Student's t; or the rule of three within known bounds, if the judge explains all labels
-  and so their spread says nothing.
+* `of_numbers`, for other values: Student's t; or the rule of three within known bounds, if the judge explains all
+  labels, and so their spread says nothing.
 * `of_other_rows`, if only rows of another sample are labelled: Rogan and Gladen (1978), with the interval of Lang and
   Reiczigel (2014).
 """

@@ -11,7 +11,7 @@ import attrs
 from modelyard.domain.evaluation.statistics import CONFIDENCE, Interval
 from modelyard.parts.review.agreement import Confusion, cohen_kappa, fleiss_kappa, krippendorff_alpha
 from modelyard.parts.review.corrected import Corrected, Shares, of_few_values, of_numbers, of_other_rows
-from modelyard.parts.review.judges import JudgedRows
+from modelyard.parts.review.judges import JudgedRows, Key
 from modelyard.parts.review.labels import LabelledRows
 from modelyard.report.numbers import confidence_text
 
@@ -124,7 +124,7 @@ def corrected_mean(judged: JudgedRows, own: LabelledRows | None, confidence: flo
     """Correct the mean of a run by labels of its own rows."""
     if own is None:
         return _plain(judged)
-    known = [(judged.rows[row.row_digest].value, values) for row, values in own.values() if _is_of(judged, row, values)]
+    known = [(judged.rows[key].value, values) for key, values in _by_key(judged, own).items()]
     if own.review.yes_no:
         shares = [(value, _shares(values)) for value, values in known]
         return of_few_values(Counter(row.value for row in judged.rows.values()), shares, (0.0, 1.0), confidence)
@@ -141,8 +141,10 @@ def _bounds(judged: Sequence[JudgedRows], labels: Sequence[LabelledRows]) -> tup
     return min(seen), max(seen)
 
 
-def _is_of(judged: JudgedRows, row: object, values: Sequence[float]) -> bool:
-    return bool(values) and getattr(row, "row_digest", None) in judged.rows
+def _by_key(judged: JudgedRows, labels: LabelledRows) -> dict[Key, list[float]]:
+    """Return the labels of the rows that have some, by the keys of the rows."""
+    keys = judged.keys
+    return {keys[row.prediction_id]: said for row, said in labels.values() if said and row.prediction_id in keys}
 
 
 def _plain(judged: JudgedRows) -> Corrected:
@@ -246,22 +248,16 @@ def corrected_difference(
     before: JudgedRows, after: JudgedRows, labels: Sequence[LabelledRows], confidence: float
 ) -> Corrected:
     """Correct a difference by the rows that are labelled in both runs. `labels` are those of both, or nothing."""
-    both = [name for name in before.rows if name in after.rows]
-    judged = {name: after.rows[name].value - before.rows[name].value for name in both}
-    known = [_by_digest(one) for one in labels] or [{}, {}]
-    labelled = [
-        (judged[name], known[0][name], known[1][name]) for name in known[0] if name in known[1] and name in judged
-    ]
+    both = [key for key in before.rows if key in after.rows]
+    judged = {key: after.rows[key].value - before.rows[key].value for key in both}
+    known = [_by_key(rows, one) for rows, one in zip((before, after), labels, strict=False)] or [{}, {}]
+    labelled = [(judged[key], known[0][key], known[1][key]) for key in known[0] if key in known[1]]
     if before.yes_no and after.yes_no:
         shares = [(value, _difference(one, other)) for value, one, other in labelled]
         return of_few_values(Counter(judged.values()), shares, (-1.0, 0.0, 1.0), confidence)
     means = [(value, math.fsum(b) / len(b) - math.fsum(a) / len(a)) for value, a, b in labelled]
     least, most = _bounds([before, after], labels) if labels else (0.0, 0.0)
     return of_numbers(list(judged.values()), means, confidence, (least - most, most - least))
-
-
-def _by_digest(labels: LabelledRows) -> dict[str, list[float]]:
-    return {row.row_digest: values for row, values in labels.values() if values}
 
 
 def _difference(before: Sequence[float], after: Sequence[float]) -> Shares:

@@ -1,8 +1,10 @@
 """A run's rows as one of its scorers scored them, and what that scorer is: its version, and the models that it asks."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 
 import attrs
 
@@ -27,19 +29,24 @@ MOST_CHOICES = 10
 
 @attrs.frozen
 class JudgedRow:
-    """A row of a run with the value that a scorer gave it."""
+    """A row of a run with the value that a scorer gave it. `number` tells equal rows of a run apart, from 0."""
 
     digest: str
     prediction_id: str
     value: float
+    number: int = 0
 
 
-@attrs.frozen
+Key = tuple[str, int]
+"""What is the same row of two runs: the digest, and the number among equal rows."""
+
+
+@attrs.frozen(slots=False)
 class JudgedRows:
-    """The scored rows of a run by their digests, of one scorer by its reference. `unscored` rows have no value."""
+    """The scored rows of a run, of one scorer by its reference. `unscored` rows have no value."""
 
     scorer: str
-    rows: Mapping[str, JudgedRow]
+    rows: Mapping[Key, JudgedRow]
     yes_no: bool
     unscored: int
 
@@ -54,12 +61,18 @@ class JudgedRows:
             return ()
         return tuple(map(float, range(int(low), int(high) + 1)))
 
+    @cached_property
+    def keys(self) -> Mapping[str, Key]:
+        """The keys of the rows by the ids of their predictions."""
+        return {row.prediction_id: key for key, row in self.rows.items()}
+
     def drawn(self, seed: int, count: int) -> list[JudgedRow]:
         """Draw rows at random without replacement, in random order. The same seed draws the same rows of all runs over
         the same rows, so that these can be compared: each row has a number of its own, and the lowest are drawn."""
 
         def number(row: JudgedRow) -> bytes:
-            return hashlib.sha256(f"{seed}:{row.digest}".encode()).digest()
+            again = f":{row.number}" if row.number else ""
+            return hashlib.sha256(f"{seed}:{row.digest}{again}".encode()).digest()
 
         return sorted(self.rows.values(), key=number)[:count]
 
@@ -68,21 +81,23 @@ def judged_rows(runtime: Runtime, run: EvaluationRun, scorer: str | None = None)
     """Read the rows of a run with the values of the scorer of this name or reference, by default the first. Raises
     `InvalidInput` for one that the run lacks or that gives no numbers, and for rows with several trials."""
     wanted = _wanted(runtime, run, scorer)
-    rows: dict[str, JudgedRow] = {}
-    bools, count, unscored = True, 0, 0
+    rows: dict[Key, JudgedRow] = {}
+    bools, unscored, seen = True, 0, Counter[str]()
     for prediction, scores in StoredRun(runtime, run.id).columns():
         if prediction.trial:
             msg = "has several trials of a row; people label runs that have one"
             raise InvalidInput.at("run", msg=msg)
-        count += 1
+        digest = prediction.row_digest
+        seen[digest] += 1
         value = next((one.value.get("value") for one in scores if same_scheme(one.scorer) == wanted), None)
         if not isinstance(value, bool | int | float):
             unscored += 1
             continue
         bools = bools and isinstance(value, bool)
-        rows[prediction.row_digest] = JudgedRow(prediction.row_digest, prediction.id, float(value))
+        key = digest, seen[digest] - 1
+        rows[key] = JudgedRow(digest, prediction.id, float(value), key[1])
     if not rows:
-        raise InvalidInput.at("scorer", msg=f"gave none of the {count} rows a number, or yes or no")
+        raise InvalidInput.at("scorer", msg=f"gave none of the {seen.total()} rows a number, or yes or no")
     return JudgedRows(wanted, rows, bools, unscored)
 
 
