@@ -24,7 +24,7 @@ from modelyard.parts.review.estimates import JudgedVerdict
 from modelyard.parts.review.labels import RowToLabel
 from modelyard.parts.review.records import Review
 from modelyard.parts.review.service import Reviews
-from modelyard.parts.review.table_file import label_of, label_text
+from modelyard.parts.review.table_file import label_of, label_text, number_text
 from modelyard.report.table import printable
 
 LISTED = ("id", "project", "run_id", "scorer", "size", "population", "created_at")
@@ -86,7 +86,7 @@ def label_rows(store: StoreName, review: str, person: str) -> None:
 
 
 def _question(found: Review) -> str:
-    choices = "yes, no" if found.yes_no else ", ".join(f"{one:g}" for one in found.choices) or "a number"
+    choices = "yes, no" if found.yes_no else ", ".join(map(number_text, found.choices)) or "a number"
     return f"{choices}, ? if you cannot say, q to stop:"
 
 

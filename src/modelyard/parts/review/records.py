@@ -59,7 +59,11 @@ class Review:
         if not isinstance(value, bool | int | float) or not math.isfinite(value):
             raise InvalidInput.at("value", msg="must be yes or no, a number, or nothing if you cannot say")
         if self.choices and value not in self.choices:
-            words = "true or false" if self.yes_no else f"one of {', '.join(f'{one:g}' for one in self.choices)}"
+            words = (
+                "true or false"
+                if self.yes_no
+                else f"one of {', '.join(repr(one).removesuffix('.0') for one in self.choices)}"
+            )
             raise InvalidInput.at("value", msg=f"must be {words}, or nothing if you cannot say")
         return float(value)
 
