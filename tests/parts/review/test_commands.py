@@ -61,3 +61,10 @@ def test_a_comparison_that_cannot_tell_fails_where_it_must_not_be_worse(store: s
     assert said.startswith("the judge cannot tell a difference of this size (margin 0.05): 0.000 (-0.")
     assert "cannot tell" in say(store, "compare", *runs, "--not-worse", code=1)
     assert say(store, "compare", *runs, "--margin", "0.5", "--not-worse").startswith("not worse (margin 0.5)")
+
+
+@pytest.mark.parametrize("margin", ["nan", "-1", "inf"])
+def test_a_margin_that_is_none_is_refused(store: str, margin: str) -> None:
+    with open_platform(store) as platform:
+        runs = [run.id for run in platform.evaluations.runs.list_all()]
+    assert "must be a number from 0" in say(store, "compare", *runs, "--margin", margin, code=1)

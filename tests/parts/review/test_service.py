@@ -354,6 +354,59 @@ def test_what_cannot_be_drawn_is_refused(wrong: Row) -> None:
             platform.review.start(run, **wrong)
 
 
+@each_case(
+    "choices",
+    [(0, 1), (float("nan"),), (10**400,), (2, 1), (1, 1), ("a",), 5, "12", (1, float("inf")), (1.0, None)],
+    ids=lambda one: f"{one!r:.20}",
+)
+def test_choices_that_no_label_can_be_are_refused(choices: Any) -> None:
+    with open_platform() as platform:
+        run = platform.evaluations.run("quiz", answers, rows(6), stars)
+        with pytest.raises(InvalidInput, match="choices"):
+            platform.review.start(run, choices=choices)
+        zeros = platform.evaluations.run("bits", answers, rows(6), lambda output, _: int(output["verdict"]))
+        made = platform.review.start(zeros, choices=(0, 1))
+        label_all(platform, made.id)
+        assert platform.review.estimate(zeros).corrected.labelled == 6
+
+
+@each_case("value", [10**400, float("inf"), float("nan"), "1", [1]], ids=lambda one: f"{one!r:.20}")
+def test_what_is_no_label_is_refused(value: Any) -> None:
+    with open_platform() as platform:
+        review = platform.review.start(platform.evaluations.run("quiz", answers, rows(3), stars), choices=())
+        with pytest.raises(InvalidInput, match="value"):
+            platform.review.label(review.id, "ann", 0, value)
+
+
+def test_only_what_is_shown_is_true(platform: Platform) -> None:
+    run = platform.evaluations.run("quiz", answers, rows(30), judge)
+    assert not platform.review.check(run)
+    review = platform.review.start(run, rows=30)
+    label_all(platform, review.id)
+    assert platform.review.check(run)
+    found = platform.review.compare(run, run)
+    with pytest.raises(TypeError, match=r"verdict\(margin\)"):
+        bool(found)
+    assert found.verdict(0.9)
+    assert not found.verdict(0.0)
+    wrong: Any
+    for wrong in (-1, float("nan"), float("inf"), 10**400, "1", None, True):
+        with pytest.raises(InvalidInput, match="margin"):
+            found.verdict(wrong)
+        with pytest.raises(InvalidInput, match="margin"):
+            platform.review.not_worse("quiz", wrong if wrong is not True else 0)
+
+
+def test_one_row_is_read_alone(platform: Platform) -> None:
+    review = platform.review.start(platform.evaluations.run("quiz", answers, rows(9), judge))
+    platform.review.label(review.id, "ann", 3, True, "why")
+    every = platform.review.rows(review.id, "ann")
+    assert [platform.review.row(review.id, "ann", at) for at in range(9)] == every
+    for wrong in (9, -1, True):
+        with pytest.raises(InvalidInput, match="row"):
+            platform.review.row(review.id, "ann", wrong)
+
+
 def test_trials_and_unfinished_runs_are_refused(platform: Platform) -> None:
     run = platform.evaluations.run("quiz", answers, rows(3), judge, trials=2)
     with pytest.raises(InvalidInput, match="several trials"):
@@ -393,7 +446,7 @@ def test_a_review_goes_with_its_run(platform: Platform) -> None:
         platform.review.rows(one.id, "ann")
 
 
-@each_case("person", ["", " ann", "a/b", "x" * 65, None], ids=repr)
+@each_case("person", ["", " ann", "a/b", "x" * 65, None, "\ud800", "a\udfff"], ids=repr)
 def test_people_have_names(person: Any) -> None:
     with open_platform() as platform:
         review = platform.review.start(platform.evaluations.run("quiz", answers, rows(3), judge), rows=1)

@@ -9,10 +9,12 @@ from typing import Any
 import attrs
 
 from modelyard.domain.evaluation.statistics import CONFIDENCE, Interval
+from modelyard.errors import InvalidInput
 from modelyard.parts.review.agreement import Confusion, cohen_kappa, fleiss_kappa, krippendorff_alpha
 from modelyard.parts.review.corrected import Corrected, Shares, of_few_values, of_numbers, of_other_rows
 from modelyard.parts.review.judges import JudgedRows, Key
 from modelyard.parts.review.labels import LabelledRows
+from modelyard.parts.review.records import is_number
 from modelyard.report.numbers import confidence_text
 
 
@@ -41,13 +43,16 @@ class Agreement:
 @attrs.frozen
 class JudgeCheck:
     """Whether people have checked a version of a scorer: `scorer` is its reference, and `models` are those that it
-    asks. If not, `reason` is why, and there is no agreement."""
+    asks. If not, `reason` is why, and there is no agreement. It is true if they have."""
 
     scorer: str
     models: Mapping[str, str]
     checked: bool
     reason: str = ""
     agreement: Agreement | None = None
+
+    def __bool__(self) -> bool:
+        return self.checked
 
     def __str__(self) -> str:
         if self.agreement is None:
@@ -125,7 +130,7 @@ def corrected_mean(judged: JudgedRows, own: LabelledRows | None, confidence: flo
     if own is None:
         return _plain(judged)
     known = [(judged.rows[key].value, values) for key, values in _by_key(judged, own).items()]
-    if own.review.yes_no:
+    if own.review.yes_no and judged.of_yes_and_no:
         shares = [(value, _shares(values)) for value, values in known]
         return of_few_values(Counter(row.value for row in judged.rows.values()), shares, (0.0, 1.0), confidence)
     means = [(value, math.fsum(values) / len(values)) for value, values in known]
@@ -169,12 +174,15 @@ def corrected_elsewhere(judged: JudgedRows, known: Confusion, confidence: float)
 
 
 class JudgedVerdict(StrEnum):
-    """What a corrected difference shows of a candidate."""
+    """What a corrected difference shows of a candidate. Only `NOT_WORSE` is true."""
 
     NOT_WORSE = "not worse"
     WORSE = "worse"
     CANNOT_TELL = "the judge cannot tell a difference of this size"
     NOT_CHECKED = "the judge is not checked"
+
+    def __bool__(self) -> bool:
+        return self is JudgedVerdict.NOT_WORSE
 
 
 @attrs.frozen
@@ -188,8 +196,14 @@ class JudgedDifference:
     corrected: Corrected
     lower_is_better: bool = False
 
+    def __bool__(self) -> bool:
+        raise TypeError("a difference is neither true nor false; ask its verdict(margin)")
+
     def verdict(self, margin: float) -> JudgedVerdict:
-        """Return whether the candidate is at most `margin` worse, by the whole interval."""
+        """Return whether the candidate is at most `margin` worse, by the whole interval. Raises `InvalidInput` for a
+        margin below 0, or that is no number."""
+        if isinstance(margin, bool) or not is_number(margin) or margin < 0:
+            raise InvalidInput.at("margin", msg="must be a number from 0")
         interval = self.corrected.interval
         if not self.check.checked:
             return JudgedVerdict.NOT_CHECKED

@@ -51,6 +51,11 @@ class JudgedRows:
     unscored: int
 
     @property
+    def of_yes_and_no(self) -> bool:
+        """Whether all values are 0 or 1."""
+        return all(row.value in YES_OR_NO for row in self.rows.values())
+
+    @property
     def choices(self) -> tuple[float, ...]:
         """What labels may be: yes or no, or a few whole numbers if the scorer gave only such; () for any number."""
         if self.yes_no:

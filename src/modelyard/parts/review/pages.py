@@ -98,7 +98,7 @@ def label(view: View) -> HtmlPage:
     reviews, person = view.platform.part(Reviews), view.query.get("person", "")
     one = reviews.get(view.params["review"])
     at = view.query.get("row", "")
-    row = reviews.rows(one.id, person)[_place(one, at)] if at else reviews.next(one.id, person)
+    row = reviews.row(one.id, person, _place(one, at)) if at else reviews.next(one.id, person)
     title = f"Label rows as {person}"
     if row is None:
         links = view.link("What the labels show", "reviews", one.id, "results")

@@ -263,7 +263,7 @@ def label_review_row(call: RouteCall) -> Response:
         raise InvalidInput.at("path", "row", msg="must be the number of a row")
     with problems_at("body"):
         _of(call).label(review, person, int(row), body.value, body.note)
-    return json_response(row_object(_of(call).rows(review, person)[int(row)]))
+    return json_response(row_object(_of(call).row(review, person, int(row))))
 
 
 def show_review_file(call: RouteCall) -> Response:

@@ -28,6 +28,7 @@ from modelyard.parts.review.records import (
     ReviewRow,
     checked_note,
     checked_person,
+    is_number,
 )
 from modelyard.platform.evaluations.result import AnyRun, run_id_of
 from modelyard.platform.evaluations.runs import find_run
@@ -146,14 +147,27 @@ class Reviews:
         those of others and the judge's. Raises `NotFound`, `InvalidInput`."""
         found, name = self._labelled(review_id), checked_person(person)
         return self._runtime.store.read(
-            lambda snapshot: [_shown(snapshot, found, at, name) for at in range(_all(found))]
+            lambda snapshot: [
+                _shown(snapshot, row, labels.get(name)) for row, labels in zip(found.rows, found.labels, strict=True)
+            ]
         )
+
+    def row(self, review_id: str, person: str, row: int) -> RowToLabel:
+        """Return one row as a person labels it. Raises `NotFound`, `InvalidInput`."""
+        name = checked_person(person)
+
+        def read(snapshot: Snapshot) -> RowToLabel:
+            at = _checked_row(self._review(snapshot, review_id), row)
+            found = snapshot.get(ReviewRow, review_id, at)
+            return _shown(snapshot, found, get_or_none(snapshot, ReviewLabel, review_id, at, name))
+
+        return self._runtime.store.read(read)
 
     def next(self, review_id: str, person: str) -> RowToLabel | None:
         """Return the first row that a person has not labelled; None at the end. Raises `NotFound`, `InvalidInput`."""
         found, name = self._labelled(review_id), checked_person(person)
         at = next((at for at, labels in enumerate(found.labels) if name not in labels), None)
-        return None if at is None else self._runtime.store.read(lambda snapshot: _shown(snapshot, found, at, name))
+        return None if at is None else self.row(review_id, name, at)
 
     def label(self, review_id: str, person: str, row: int, value: float | None, note: str = "") -> ReviewLabel:
         """Keep what a person says of a row: True or False, a number, or None if they cannot say. Their earlier label is
@@ -351,17 +365,12 @@ def _most(reviews: Iterable[LabelledRows]) -> LabelledRows | None:
     return max(reviews, key=lambda one: sum(map(bool, one.ratings)), default=None)
 
 
-def _all(found: LabelledRows) -> int:
-    return len(found.rows)
-
-
-def _shown(snapshot: Snapshot, found: LabelledRows, at: int, person: str) -> RowToLabel:
-    prediction = get_or_none(snapshot, Prediction, found.rows[at].prediction_id)
+def _shown(snapshot: Snapshot, row: ReviewRow, own: ReviewLabel | None) -> RowToLabel:
+    prediction = get_or_none(snapshot, Prediction, row.prediction_id)
     inputs: Any = {} if prediction is None else prediction.inputs
     output = None if prediction is None else prediction.output.get("value")
-    own = found.labels[at].get(person)
     said = (False, None, "") if own is None else (True, own.value, own.note)
-    return RowToLabel(at, inputs, output, *said)
+    return RowToLabel(row.place, inputs, output, *said)
 
 
 def _differs(found: LabelledRows, label: ReviewLabel) -> bool:
@@ -381,14 +390,18 @@ def _check_number(value: object, name: str, least: int, most: int) -> None:
 
 
 def _check_margin(margin: object) -> None:
-    if isinstance(margin, bool) or not isinstance(margin, int | float) or not margin > 0:
+    if isinstance(margin, bool) or not is_number(margin) or not margin > 0:
         raise InvalidInput.at("margin", msg="must be more than 0: by how much the candidate may be worse")
 
 
-def _checked_choices(choices: Sequence[float], judged: JudgedRows) -> tuple[float, ...]:
-    if judged.yes_no and tuple(choices) != YES_OR_NO:
-        raise InvalidInput.at("choices", msg="are yes and no, as the scorer's values are")
-    numbers = [one for one in choices if isinstance(one, int | float) and not isinstance(one, bool)]
-    if len(numbers) != len(choices) or len(numbers) > 100 or sorted({*numbers}) != numbers:
+def _checked_choices(choices: object, judged: JudgedRows) -> tuple[float, ...]:
+    if not isinstance(choices, Sequence) or not all(map(is_number, choices)):
         raise InvalidInput.at("choices", msg="must be at most 100 numbers in rising order")
-    return tuple(map(float, numbers))
+    numbers = tuple(map(float, choices))
+    if judged.yes_no and numbers != YES_OR_NO:
+        raise InvalidInput.at("choices", msg="are yes and no, as the scorer's values are")
+    if len(numbers) > 100 or sorted({*numbers}) != [*numbers]:
+        raise InvalidInput.at("choices", msg="must be at most 100 numbers in rising order")
+    if numbers == YES_OR_NO and not judged.of_yes_and_no:
+        raise InvalidInput.at("choices", msg="are those of yes and no, and the scorer gave other numbers")
+    return numbers
