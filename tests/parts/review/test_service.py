@@ -3,7 +3,7 @@
 import csv
 import io
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -308,6 +308,45 @@ def test_a_judge_whose_model_learned_is_not_checked(platform: Platform) -> None:
     assert not found.checked
     assert f"default/judge was {was} and is " in found.reason
     assert GONE not in found.reason
+
+
+def moving(platform: Platform, kind: str) -> tuple[str, Callable[[], object]]:
+    """Return the name of a judge, and what makes it mean another model."""
+    if kind == "variant":
+        for words in ("no {x}", "yes {x}"):
+            platform.variants.publish("default/judge", model="echo", template=words)
+        platform.variants.promote("default/judge", 1)
+        return "variants/default/judge@prod", lambda: platform.variants.promote("default/judge", 2)
+    model = platform.models.create("judge", project="default", base_model="tabular-mini")
+    example = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "7"}]}
+    if kind == "alias":
+        platform.training.sft(model, [example]).wait()
+        platform.models.promote(model, 0)
+        return "default/judge:prod", lambda: platform.models.promote(model, 1)
+    return "default/judge", lambda: platform.training.sft(model, [example]).wait()
+
+
+@each_case("kind", ["variant", "alias", "latest"], ids=str)
+def test_labels_of_one_model_do_not_vouch_for_the_next(kind: str) -> None:
+    with open_platform() as platform:
+        model, move = moving(platform, kind)
+        words = dict.fromkeys(("the", "a", "of", "to", "and", "in", "is", "i", "you", "it", "no", "yes"), True)
+        scorer = {**LLM, "model": model, "prompt": "{output}", "scale": "labels", "labels": words}
+        data = [{"prompt": f"{at} yes"} for at in range(4)]
+        old, older = (platform.evaluations.run("quiz", "echo", data, {"good": scorer}) for _ in range(2))
+        review = platform.review.start(old, rows=2)
+        platform.review.label(review.id, "ann", 0, True)
+        assert platform.review.check(older).checked
+        move()
+        with pytest.raises(Conflict, match="rescore the run"):
+            platform.review.start(older)
+        new = platform.evaluations.run("quiz", "echo", data, {"good": scorer})
+        platform.review.label(platform.review.start(new, rows=2).id, "ann", 0, True)
+        assert platform.review.check(new).checked
+        found = platform.review.check(older)
+        assert not found.checked
+        assert "rescore the run" in found.reason
+        assert platform.review.estimate(old).corrected.interval is None
 
 
 def test_a_promotion_may_require_what_labels_show(platform: Platform) -> None:

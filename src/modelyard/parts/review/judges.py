@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import cached_property
 
 import attrs
@@ -15,6 +16,7 @@ from modelyard.domain.evaluation.scorer_rules import Combined, rule_of
 from modelyard.domain.evaluation.scorers import DeclarativeScorer, LlmJudge
 from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput, ModelyardError, nearest
+from modelyard.parts.review import meanings
 from modelyard.parts.review.records import YES_OR_NO, Review
 from modelyard.platform.evaluations.model_under_test import CompletionModel
 from modelyard.platform.evaluations.objects import Objects
@@ -124,17 +126,34 @@ def _wanted(runtime: Runtime, run: EvaluationRun, scorer: str | None) -> str:
 # ---- what a judge is
 
 
-def asked_models(runtime: Runtime, principal: Principal, scorer: str) -> Mapping[str, str]:
-    """Return the models that a scorer asks, by their names in it, each with the reference of the version that the name
-    means now. A scorer that is a function, or that asks none, has none."""
+@attrs.frozen
+class AskedModels:
+    """The models that a scorer asks, by their names in it, each with the reference of the version that the name means
+    now. `since` is when the last of these names came to mean that, None if they never meant anything else."""
+
+    refs: Mapping[str, str] = attrs.field(factory=dict)
+    since: datetime | None = None
+
+    def moved(self, run: EvaluationRun) -> str:
+        """Return why a run was perhaps scored by other models; "" if it was not."""
+        if self.since is None or self.since <= run.started_at:
+            return ""
+        names = " and ".join(self.refs)
+        return f"{names} has come to mean another model since the run was scored, or while it was; rescore the run"
+
+
+def asked_models(runtime: Runtime, principal: Principal, scorer: str) -> AskedModels:
+    """Return the models that a scorer asks; a scorer that is a function, or that asks none, has none."""
     ref = ObjectRef.parse(scorer)
-    found: Mapping[str, str] = {}
+    found: dict[str, str] = {}
+    times: list[datetime] = []
     with suppress(ModelyardError):
         data = Objects(runtime, principal).resolve(ObjectKind.SCORER, scorer).content.get("scorer")
         if ref is not None and isinstance(data, Mapping):
-            place = ref.entity, ref.project
-            found = {one.model: _meant(runtime, principal, one, place) for one in _judges(rule_of(data))}
-    return found
+            for one in _judges(rule_of(data)):
+                found[one.model] = _meant(runtime, principal, one, (ref.entity, ref.project))
+                times += meanings.since(runtime, principal, one.model, found[one.model])
+    return AskedModels(found, max(times, default=None))
 
 
 def _judges(rule: DeclarativeScorer) -> Iterator[LlmJudge]:

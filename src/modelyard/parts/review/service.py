@@ -68,7 +68,8 @@ class Reviews:
         `scorer` is its name or reference, by default the run's first. The same seed draws the same rows of every run
         over the same rows, so that two runs can be compared. Labels are yes or no if the scorer's values are; else one
         of `choices`, by default the whole numbers between the least and the largest value if the scorer gives such, and
-        any number if there are none. Raises `NotFound`, `InvalidInput`, and `Conflict` for a run that goes on.
+        any number if there are none. Raises `NotFound`, `InvalidInput`, and `Conflict` for a run that goes on, and if
+        the name of a model that judges may have meant another one when the run was scored.
         """
         found = find_run(self._runtime, self._principal, run_id_of(run))
         if found.state is not RunState.COMPLETED:
@@ -76,6 +77,9 @@ class Reviews:
         _check_number(rows, "rows", 1, MOST_ROWS)
         _check_number(seed, "seed", 0, MOST_SEED)
         judged = judges.judged_rows(self._runtime, found, scorer)
+        asked = judges.asked_models(self._runtime, self._principal, judged.scorer)
+        if moved := asked.moved(found):
+            raise Conflict(moved)
         drawn = judged.drawn(seed, rows)
         id_, now = self._runtime.ids(), self._runtime.clock.now()
         review = Review(
@@ -90,7 +94,7 @@ class Reviews:
             self._principal.key_id or self._principal.name,
             now,
             judged.choices if choices is None else _checked_choices(choices, judged),
-            judges.asked_models(self._runtime, self._principal, judged.scorer),
+            asked.refs,
         )
         place, chance = (review.entity, review.project), review.propensity
 
@@ -302,13 +306,16 @@ class Reviews:
         self, run: EvaluationRun, judged: JudgedRows, confidence: float
     ) -> tuple[JudgeCheck, Sequence[LabelledRows]]:
         """Return the check of a judge, and the labels of its version that count."""
-        models = judges.asked_models(self._runtime, self._principal, judged.scorer)
+        asked = judges.asked_models(self._runtime, self._principal, judged.scorer)
         every = self._runtime.store.read(partial(self._of_scorer, run, judged.scorer))
-        same = [one for one in every if judges.same_judge(one.review, judged.scorer, models) and any(one.ratings)]
-        if same:
-            return JudgeCheck(judged.scorer, models, True, "", estimates.agreement(same, confidence)), same
-        reviews = [one.review for one in every if any(one.ratings)]
-        return JudgeCheck(judged.scorer, models, False, judges.what_changed(reviews, judged.scorer, models)), []
+        said = [one for one in every if any(one.ratings)]
+        same = [one for one in said if judges.same_judge(one.review, judged.scorer, asked.refs)]
+        same = [one for one in same if not asked.moved(find_run(self._runtime, self._principal, one.review.run_id))]
+        reason = asked.moved(run) if same else ""
+        if same and not reason:
+            return JudgeCheck(judged.scorer, asked.refs, True, "", estimates.agreement(same, confidence)), same
+        reason = reason or judges.what_changed([one.review for one in said], judged.scorer, asked.refs)
+        return JudgeCheck(judged.scorer, asked.refs, False, reason), []
 
     def _of_scorer(self, run: EvaluationRun, scorer: str, snapshot: Snapshot) -> Sequence[LabelledRows]:
         """Return the reviews of a scorer in the run's project, of any version, the oldest first."""
