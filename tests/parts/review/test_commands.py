@@ -41,7 +41,9 @@ def test_rows_are_drawn_labelled_and_a_judge_is_corrected(store: str, tmp_path: 
     assert "every row is labelled" in say(store, "label", review, "ann")
     shown = json.loads(say(store, "list", "--json"))
     assert [(one["id"], one["size"], one["population"]) for one in shown] == [(review, 8, 30)]
-    assert {*json.loads(say(store, "disagreements", review, "--json"))[0]} == {"row", "judge", "ann"}
+    assert {*json.loads(say(store, "disagreements", review, "--person", "ann", "--json"))[0]} == {"row", "judge", "ann"}
+    assert "bob has not labelled every row" in say(store, "disagreements", review, "--person", "bob", code=1)
+    assert "--person" in say(store, "disagreements", review, code=2)
     said = say(store, "estimate", "quiz")
     assert "from 8 labels here" in said
     assert "specificity" in said

@@ -108,6 +108,13 @@ def test_people_label_blind_until_they_are_done(platform: Platform) -> None:
     assert upcoming.place == 1
     with pytest.raises(Conflict, match="bob has not labelled every row"):
         platform.review.disagreements(review.id, "bob")
+    with pytest.raises(Conflict, match="everybody who has begun"):
+        platform.review.disagreements(review.id)
+    with pytest.raises(Conflict, match="bob has not labelled every row"):
+        platform.review.results(review.id, "bob")
+    assert platform.review.results(review.id, "ann").corrected.labelled == 4
+    with pytest.raises(Conflict, match="everybody who has begun"):
+        platform.review.disagreements(platform.review.start(run, rows=2).id)
     for place in range(1, 4):
         platform.review.label(review.id, "bob", place, None)
     assert platform.review.next(review.id, "bob") is None

@@ -120,12 +120,13 @@ def import_labels(store: StoreName, review: str, person: str, file: Path) -> Non
 @review.command("disagreements")
 @store_option
 @click.argument("review")
+@click.option("--person", required=True, help="Who reads them, and has labelled every row.")
 @json_option
-def list_disagreements(store: StoreName, review: str, as_json: bool) -> None:
+def list_disagreements(store: StoreName, review: str, person: str, as_json: bool) -> None:
     """List the rows of REVIEW of which people, or people and the judge, say different things."""
     with opened(store) as platform:
         reviews = platform.part(Reviews)
-        found, every = reviews.get(review), reviews.disagreements(review)
+        found, every = reviews.get(review), reviews.disagreements(review, person)
     people = sorted({name for one in every for name in one.labels})
     lines = [
         [

@@ -190,11 +190,20 @@ class Reviews:
 
     def disagreements(self, review_id: str, person: str | None = None) -> Sequence[Disagreement]:
         """Return the rows of which people, or people and the judge, say different things. A person sees them once they
-        have labelled every row. Raises `NotFound`, `InvalidInput`, `Conflict`."""
+        have labelled every row; without a person, everybody who has begun must have. Raises `NotFound`,
+        `InvalidInput`, `Conflict`."""
         found = self._labelled(review_id)
-        if person is not None and not found.done(checked_person(person)):
-            raise Conflict(f"{person} has not labelled every row yet, and sees what others say after that")
+        _check_done(found, person)
         return found.disagreements()
+
+    def results(self, review_id: str, person: str | None = None, *, confidence: float = CONFIDENCE) -> JudgedMean:
+        """Return what the labels of one review show of its run, as `estimate` does. Seen as disagreements are. Raises
+        `NotFound`, `InvalidInput`, `Conflict`."""
+        ReportOptions(confidence=confidence)
+        found = self._labelled(review_id)
+        _check_done(found, person)
+        run = find_run(self._runtime, self._principal, found.review.run_id)
+        return self._estimated(run, found.review.scorer, confidence, only=review_id)
 
     def _keep(
         self, review_id: str, person: str, given: Sequence[tuple[int, float | None, str]]
@@ -233,8 +242,13 @@ class Reviews:
         for yes and no from those of other runs by the same version of the judge. Raises `NotFound`, `InvalidInput`."""
         ReportOptions(confidence=confidence)
         found = find_run(self._runtime, self._principal, run_id_of(run))
+        return self._estimated(found, scorer, confidence)
+
+    def _estimated(
+        self, found: EvaluationRun, scorer: str | None, confidence: float, only: str | None = None
+    ) -> JudgedMean:
         judged = judges.judged_rows(self._runtime, found, scorer)
-        check, labels = self._checked(found, judged, confidence)
+        check, labels = self._checked(found, judged, confidence, only)
         own = _most([one for one in labels if one.review.run_id == found.id])
         if own is not None or not check.checked:
             corrected = estimates.corrected_mean(judged, own, confidence)
@@ -303,12 +317,12 @@ class Reviews:
         return NotWorseAsLabelled(evaluation, None, scorer, margin, confidence, lower=lower_is_better)
 
     def _checked(
-        self, run: EvaluationRun, judged: JudgedRows, confidence: float
+        self, run: EvaluationRun, judged: JudgedRows, confidence: float, only: str | None = None
     ) -> tuple[JudgeCheck, Sequence[LabelledRows]]:
-        """Return the check of a judge, and the labels of its version that count."""
+        """Return the check of a judge, and the labels of its version that count, perhaps of one review `only`."""
         asked = judges.asked_models(self._runtime, self._principal, judged.scorer)
         every = self._runtime.store.read(partial(self._of_scorer, run, judged.scorer))
-        said = [one for one in every if any(one.ratings)]
+        said = [one for one in every if any(one.ratings) and only in (None, one.review.id)]
         same = [one for one in said if judges.same_judge(one.review, judged.scorer, asked.refs)]
         same = [one for one in same if not asked.moved(find_run(self._runtime, self._principal, one.review.run_id))]
         reason = asked.moved(run) if same else ""
@@ -378,6 +392,16 @@ def _shown(snapshot: Snapshot, row: ReviewRow, own: ReviewLabel | None) -> RowTo
     output = None if prediction is None else prediction.output.get("value")
     said = (False, None, "") if own is None else (True, own.value, own.note)
     return RowToLabel(row.place, inputs, output, *said)
+
+
+def _check_done(found: LabelledRows, person: str | None) -> None:
+    """Refuse to show what others and the judge say to somebody who has not labelled every row."""
+    if person is None:
+        begun = found.progress.people
+        if not begun or not all(map(found.done, begun)):
+            raise Conflict("this is shown once everybody who has begun to label has labelled every row")
+    elif not found.done(checked_person(person)):
+        raise Conflict(f"{person} has not labelled every row yet, and sees what others say after that")
 
 
 def _differs(found: LabelledRows, label: ReviewLabel) -> bool:
