@@ -56,6 +56,9 @@ WRONG: tuple[tuple[object, tuple[str, ...]], ...] = (
     (f"row,label\n{'1' * 5000},yes\n", ("file", "line 2", "row")),
     (f"row,label\n0,{'1' * 5000}\n", ("file", "line 2", "value")),
     ('row,label\n0,"yes\n', ("file", "line 2")),
+    ("row,label\n" + "," * 5000, ("file", "line 2")),
+    ("row,label\n" + "0,\n" * 30_000, ("file", "line 20001")),
+    ("row,label\n\n\r\n0,\n,yes\n", ("file", "line 3", "row")),
     ("row,label\n,yes\n", ("file", "line 2", "row")),
     ("label\nyes\n", ("file",)),
     ("", ("file",)),
@@ -64,7 +67,7 @@ WRONG: tuple[tuple[object, tuple[str, ...]], ...] = (
 )
 
 
-@each_case("wrong", WRONG, ids=lambda one: f"{str(one[0])[:20]!r}")
+@each_case("wrong", WRONG, ids=lambda one: f"{str(one[0])[:20]!r} {one[1]}")
 def test_what_cannot_be_read_is_refused(wrong: tuple[str, tuple[str, ...]]) -> None:
     with pytest.raises(InvalidInput) as told:
         list(table_file.read(review(YES_OR_NO), wrong[0]))

@@ -7,17 +7,19 @@ from typing import Any
 
 from modelyard.errors import InvalidInput, Problem
 from modelyard.parts.review.labels import RowToLabel
-from modelyard.parts.review.records import Review
+from modelyard.parts.review.records import MOST_ROWS, Review
 
 COLUMNS = ("review", "row", "inputs", "output", "label", "note")
 UNSURE = "?"
 MAX_FILE = 50_000_000
+MOST_LINES = 10 * MOST_ROWS
+MOST_CELLS = 1000
 
 _YES = frozenset({"yes", "y", "true", "1"})
 _NO = frozenset({"no", "n", "false", "0"})
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _QUOTED = re.compile(r'[",\r\n]')
-_CELL = re.compile(r'(?:"([^"]*(?:""[^"]*)*)"(?!"))?([^,\r\n]*)(,|\r\n|\r|\n|\Z)')
+_CELL = re.compile(r'(?:"([^"]*+(?:""[^"]*+)*+)")?([^,\r\n]*)(,|[\r\n]+|\Z)')
 
 
 def written(review: Review, rows: Iterable[RowToLabel]) -> str:
@@ -66,6 +68,9 @@ def _lines(text: str) -> Iterator[list[str]]:
         found = _CELL.match(text, at)
         if found is None or (found[1] is None and found[2].startswith('"')):
             raise InvalidInput.at("file", f"line {number}", msg="has a quotation mark that is not closed")
+        if number > MOST_LINES or len(cells) >= MOST_CELLS:
+            msg = f"is too much: at most {MOST_LINES} lines of at most {MOST_CELLS} cells are read"
+            raise InvalidInput.at("file", f"line {number}", msg=msg)
         cells.append((found[1] or "").replace('""', '"') + found[2])
         at = found.end()
         if found[3] != ",":
