@@ -1,6 +1,8 @@
 """The public probes: whether the process answers, and whether it can serve requests."""
 
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,15 @@ def test_a_platform_whose_store_has_no_room_is_not_ready_until_it_has(
         assert client.send("GET", "/readyz", key="").status == 200
     words = [record.getMessage() for record in caplog.records]
     assert [word[:28] for word in words if "cannot be used" in word] == ["the store cannot be used: no"]
+
+
+def test_a_platform_is_ready_while_another_process_writes(client_for: Any, yard_file: Path, clock: LaterClock) -> None:
+    with open_platform(yard_file, clock=clock) as platform, closing(sqlite3.connect(yard_file)) as other:
+        client = client_for(platform)
+        other.execute("BEGIN IMMEDIATE")
+        for _ in range(3):
+            clock.more += 10 * readiness.FRESH
+            assert client.send("GET", "/readyz", key="").status == 200
 
 
 @pytest.mark.slow

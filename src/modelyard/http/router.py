@@ -199,9 +199,8 @@ def _unknown(segments: Sequence[str | None], rest: Sequence[str | None], meant: 
     """Say that no route has this path, and of which interface of a vendor it is, by the segments after `v1`."""
     shown = quote("/".join("?" if segment is None else segment for segment in segments), safe="/:?")[:MAX_SHOWN]
     name = rest[0] if rest else None
-    if name in NOT_SERVED:
-        return f"the path /{shown} is of a vendor's {name}: modelyard has no {name}"
-    return f"the path /{shown} has no route{meant or '; /openapi.json lists the routes'}"
+    vendor = f"is of a vendor's {name}: modelyard has no {name}" if name in NOT_SERVED else "has no route"
+    return f"the path /{shown} {vendor}{meant or '; /openapi.json lists the routes'}"
 
 
 def _deployed(route: Route, deployment: str | None) -> Route:

@@ -224,7 +224,7 @@ def test_scores_of_different_scorers_are_in_no_column_and_no_order_together() ->
         rows = [{"prompt": str(number), "expected": str(number)} for number in range(4)]
         first = platform.evaluations.run("quiz", "echo", rows, "exact_match").run
         platform.evaluations.run("quiz", "tabular-mini", rows, "exact_match")
-        platform.evaluations.rescore(first.id, {"short": lambda output, row: 3.0})
+        platform.evaluations.rescore(first.id, {"short": lambda output, row: float(row["prompt"])})
         text = page(platform, "runs")
         matrix = text[text.index("Scores of these models") :]
         assert "quiz: exact_match" in matrix

@@ -5,4 +5,5 @@ from modelyard.stores.table_changes import AddTable, SchemaChange
 
 CHANGES: tuple[SchemaChange, ...] = (
     SchemaChange("episodes/0001_tables", [AddTable(EpisodeGroup), AddTable(Episode), AddTable(EpisodeTurn)]),
+    SchemaChange("episodes/0002_packed_turns", ()),  # versions before it cannot read what turns keep since then
 )

@@ -11,13 +11,13 @@ from typing import Any, Literal, TypeVar, cast
 from modelyard import process_identity
 from modelyard.clock import SystemClock
 from modelyard.domain.record import Record
-from modelyard.errors import StoreClosed, StoreError, UsedAfterFork
+from modelyard.errors import StoreBusy, StoreClosed, StoreError, UsedAfterFork
 from modelyard.protocols import Clock, Snapshot, Store, Subscription, Tx
 from modelyard.stores.group_commit import GroupCommit
 from modelyard.stores.schema_changes import CHANGES
 from modelyard.stores.sqlite.appearance import SETTINGS_VERSION
 from modelyard.stores.sqlite.connection import SQLITE_VERSION, Readers, back_up, connect, create_file, fetch_value
-from modelyard.stores.sqlite.errors import SqliteError, naming
+from modelyard.stores.sqlite.errors import SqliteError, naming, store_errors
 from modelyard.stores.sqlite.fair_lock import FairLock
 from modelyard.stores.sqlite.migrations import MIGRATIONS, Migration
 from modelyard.stores.sqlite.notices import NoticeBoard
@@ -157,7 +157,9 @@ class SqliteStore:
         """Write a page; return engine, version, durability, journal mode, and a warning if this version of SQLite has a
         known fault."""
         self._refuse_misuse()
-        self.transact(lambda tx: cast(SqliteTx, tx).touch(self._touch_sql), durable=False)
+        with suppress(StoreBusy), store_errors(), closing(connect(self.path, "rw", busy_seconds=0)) as connection:
+            connection.execute("PRAGMA synchronous=NORMAL")
+            connection.execute(self._touch_sql)  # busy: whoever writes shows that it can be written
         return {
             "engine": "sqlite",
             "version": _dotted(SQLITE_VERSION),

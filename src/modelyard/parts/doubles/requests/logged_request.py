@@ -54,7 +54,7 @@ class LoggedRequest:
     def refused(self) -> bool:
         """Whether it was refused because of what it asks."""
         if self.status == 404 and self.method in ("GET", "DELETE"):  # whether there is such a thing
-            return "no route" in self.words or "not served" in self.words
+            return "no route" in self.words or "modelyard has no" in self.words
         return self.status in REFUSED
 
     def __str__(self) -> str:
