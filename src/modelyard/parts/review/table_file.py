@@ -19,7 +19,7 @@ _YES = frozenset({"yes", "y", "true", "1"})
 _NO = frozenset({"no", "n", "false", "0"})
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _QUOTED = re.compile(r'[",\r\n]')
-_CELL = re.compile(r'(?:"([^"]*+(?:""[^"]*+)*+)")?([^,\r\n]*)(,|[\r\n]+|\Z)')
+_REST = re.compile(r"([^,\r\n]*)(,|[\r\n]+|\Z)")
 
 
 def written(review: Review, rows: Iterable[RowToLabel]) -> str:
@@ -65,19 +65,29 @@ def _lines(text: str) -> Iterator[list[str]]:
     """Yield the cells of each line that is not empty, however long they are. Raises `InvalidInput`."""
     at, cells, number = 0, list[str](), 1
     while at < len(text) or cells:
-        found = _CELL.match(text, at)
-        if found is None or (found[1] is None and found[2].startswith('"')):
-            raise InvalidInput.at("file", f"line {number}", msg="has a quotation mark that is not closed")
         if number > MOST_LINES or len(cells) >= MOST_CELLS:
             msg = f"is too much: at most {MOST_LINES} lines of at most {MOST_CELLS} cells are read"
             raise InvalidInput.at("file", f"line {number}", msg=msg)
-        cells.append((found[1] or "").replace('""', '"') + found[2])
+        end = _end_of_quoted(text, at) if text.startswith('"', at) else at
+        if end < 0:
+            raise InvalidInput.at("file", f"line {number}", msg="has a quotation mark that is not closed")
+        found = _REST.match(text, end)
+        assert found is not None, "it may be empty"
+        cells.append(text[at + 1 : max(at, end - 1)].replace('""', '"') + found[1])
         at = found.end()
-        if found[3] != ",":
+        if found[2] != ",":
             number += 1
             if cells != [""]:
                 yield cells
             cells = []
+
+
+def _end_of_quoted(text: str, at: int) -> int:
+    """Return where a cell ends that begins with a quotation mark; -1 for one without another."""
+    at = text.find('"', at + 1)
+    while text.startswith('""', at) and at >= 0:
+        at = text.find('"', at + 2)
+    return at + 1 if at >= 0 else -1
 
 
 def read(review: Review, text: str) -> Iterator[tuple[int, float | None, str]]:
