@@ -41,7 +41,9 @@ def test_rows_are_drawn_labelled_and_a_judge_is_corrected(store: str, tmp_path: 
     assert "every row is labelled" in say(store, "label", review, "ann")
     shown = json.loads(say(store, "list", "--json"))
     assert [(one["id"], one["size"], one["population"]) for one in shown] == [(review, 8, 30)]
-    assert {*json.loads(say(store, "disagreements", review, "--json"))[0]} == {"row", "judge", "ann"}
+    assert {*json.loads(say(store, "disagreements", review, "--person", "ann", "--json"))[0]} == {"row", "judge", "ann"}
+    assert "bob has not labelled every row" in say(store, "disagreements", review, "--person", "bob", code=1)
+    assert "--person" in say(store, "disagreements", review, code=2)
     said = say(store, "estimate", "quiz")
     assert "from 8 labels here" in said
     assert "specificity" in said
@@ -61,3 +63,10 @@ def test_a_comparison_that_cannot_tell_fails_where_it_must_not_be_worse(store: s
     assert said.startswith("the judge cannot tell a difference of this size (margin 0.05): 0.000 (-0.")
     assert "cannot tell" in say(store, "compare", *runs, "--not-worse", code=1)
     assert say(store, "compare", *runs, "--margin", "0.5", "--not-worse").startswith("not worse (margin 0.5)")
+
+
+@pytest.mark.parametrize("margin", ["nan", "-1", "inf"])
+def test_a_margin_that_is_none_is_refused(store: str, margin: str) -> None:
+    with open_platform(store) as platform:
+        runs = [run.id for run in platform.evaluations.runs.list_all()]
+    assert "must be a number from 0" in say(store, "compare", *runs, "--margin", margin, code=1)

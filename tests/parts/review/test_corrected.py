@@ -67,14 +67,30 @@ def test_a_judge_that_says_the_same_of_all_rows_changes_nothing() -> None:
     assert math.isclose(found.interval.high, 1 + t * deviation / math.sqrt(12), rel_tol=1e-5)
 
 
-def test_a_judge_that_is_always_right_leaves_the_error_of_the_rows() -> None:
+def test_a_judge_that_is_always_right_leaves_the_error_of_the_rows_and_of_those_that_nobody_labelled() -> None:
     labelled = [(float(at), 2.0 * at) for at in range(8)]
-    found = of_numbers([float(at) for at in range(50)], labelled)
+    judged = [float(at) for at in range(50)]
+    found = of_numbers(judged, labelled, bounds=(-1000.0, 1000.0))
     assert found.mean is not None
     assert found.interval is not None
     assert math.isclose(found.mean, 49.0)
     t, deviation = 2.0096, 2 * math.sqrt(sum((at - 24.5) ** 2 for at in range(50)) / 49)
-    assert math.isclose(found.interval.high - 49, t * deviation / math.sqrt(50), rel_tol=1e-3)
+    unseen = (1000 - 49) * 3.8415 / (8 + 3.8415)
+    assert math.isclose(found.interval.high - 49, unseen + t * deviation / math.sqrt(50), rel_tol=1e-3)
+    assert of_numbers(judged, labelled).interval is None
+
+
+@each_case("value", [0.0, 0.1, 3.0, 1e9], ids=str)
+def test_labels_that_are_all_the_same_do_not_prove_that_others_are(value: float) -> None:
+    for count in (4, 40):
+        labelled = [(float(at % 5), value + 3 * (at % 5)) for at in range(count)]
+        for known in (labelled, [(0.1, value)] * count):
+            judged = [one for one, _ in known] * 20
+            assert of_numbers(judged, known).interval is None
+            assert of_numbers(judged, known, bounds=(value, value)).interval is None
+            found = of_numbers(judged, known, bounds=(value - 5, value + 20)).interval
+            assert found is not None
+            assert found.high - found.low > 3 / count
 
 
 def test_without_labels_there_is_no_interval() -> None:

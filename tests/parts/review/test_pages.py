@@ -73,24 +73,39 @@ def test_rows_are_labelled_one_key_each(platform: Platform) -> None:
     assert "their labels stay" in reader.post(f"{path}/label", person="ann", row="0", value="no")
 
 
-def test_results_wait_until_nobody_is_in_the_middle(platform: Platform) -> None:
+def test_results_are_shown_to_who_has_labelled_every_row(platform: Platform) -> None:
     reader = Reader(platform)
     (run,) = platform.evaluations.runs.list_all()
     review = platform.review.start(run.id, rows=4)
     path = f"reviews/{review.id}"
-    assert "shown once everybody" in reader.page(f"{path}/results")
     for row in range(4):
         platform.review.label(review.id, "ann", row, True)
-    assert "Disagreements" in reader.page(f"{path}/results")
     platform.review.label(review.id, "bob", 0, False)
-    assert "shown once everybody" in reader.page(f"{path}/results")
+    for asked in ("", "?person=bob", "?person=eve"):
+        page = reader.page(f"{path}/results{asked}")
+        assert "labelled every row" in page
+        assert not {"Disagreements", "as judged", "Agreement"} & {
+            *re.findall("Disagreements|as judged|Agreement", page)
+        }
+    assert "Disagreements" in reader.page(f"{path}/results?person=ann")
     page = reader.page(f"{path}/label?person=bob&row=0")
     assert "judge" not in re.sub(r"<nav.*?</nav>", "", page)
     for row in range(4):
         platform.review.label(review.id, "bob", row, False)
-    page = reader.page(f"{path}/results")
+    page = reader.page(f"{path}/results?person=bob")
     assert "Fleiss" in page
     assert "<td>bob" in page or ">bob<" in page
+    assert "person=bob" in reader.page(f"{path}/label?person=bob")
+
+
+def test_results_are_of_the_labels_of_their_review(platform: Platform) -> None:
+    (run,) = platform.evaluations.runs.list_all()
+    small, large = (platform.review.start(run.id, rows=size) for size in (4, 9))
+    for review in (small, large):
+        for row in range(review.size):
+            platform.review.label(review.id, "ann", row, True)
+    page = Reader(platform).page(f"reviews/{small.id}/results?person=ann")
+    assert "from 4 labels here" in page
 
 
 def test_numbers_have_a_key_or_a_field(platform: Platform) -> None:

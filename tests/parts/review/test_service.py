@@ -3,7 +3,7 @@
 import csv
 import io
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -67,11 +67,27 @@ def test_a_sample_is_random_and_the_same_for_every_run_over_the_same_rows(platfo
     assert [one.id for one in platform.review.list()] == [first.id, second.id, other.id, whole.id]
 
 
+def test_equal_rows_all_count(platform: Platform) -> None:
+    data = [{"prompt": "same", "truth": True, "verdict": True, "lucky": False}] * 12 + rows(4)
+    runs = [platform.evaluations.run("quiz", model, data, judge) for model in (answers, answers)]
+    reviews = [platform.review.start(run, rows=14, seed=3) for run in runs]
+    for review in reviews:
+        assert (review.population, review.size) == (16, 14)
+        label_all(platform, review.id)
+    first, second = ([row.inputs["prompt"] for row in platform.review.rows(one.id, "ann")] for one in reviews)
+    assert first == second
+    assert first.count("same") >= 10
+    found = platform.review.estimate(runs[0]).corrected
+    assert (found.rows, found.labelled) == (16, 14)
+    between = platform.review.compare(*runs).corrected
+    assert (between.rows, between.labelled) == (16, 14)
+
+
 def test_rows_are_drawn_with_equal_chances() -> None:
     """Each row of 20 is among the 5 drawn in a quarter of 400 seeds."""
     from modelyard.parts.review.judges import JudgedRow, JudgedRows
 
-    judged = JudgedRows("s", {str(at): JudgedRow(str(at), str(at), 1.0) for at in range(20)}, True, 0)
+    judged = JudgedRows("s", {(str(at), 0): JudgedRow(str(at), str(at), 1.0) for at in range(20)}, True, 0)
     drawn = [row.digest for seed in range(400) for row in judged.drawn(seed, 5)]
     assert all(70 <= drawn.count(str(at)) <= 130 for at in range(20))
 
@@ -92,6 +108,13 @@ def test_people_label_blind_until_they_are_done(platform: Platform) -> None:
     assert upcoming.place == 1
     with pytest.raises(Conflict, match="bob has not labelled every row"):
         platform.review.disagreements(review.id, "bob")
+    with pytest.raises(Conflict, match="everybody who has begun"):
+        platform.review.disagreements(review.id)
+    with pytest.raises(Conflict, match="bob has not labelled every row"):
+        platform.review.results(review.id, "bob")
+    assert platform.review.results(review.id, "ann").corrected.labelled == 4
+    with pytest.raises(Conflict, match="everybody who has begun"):
+        platform.review.disagreements(platform.review.start(run, rows=2).id)
     for place in range(1, 4):
         platform.review.label(review.id, "bob", place, None)
     assert platform.review.next(review.id, "bob") is None
@@ -198,6 +221,30 @@ def test_numbers_are_labelled_and_corrected(platform: Platform) -> None:
     platform.review.label(free.id, "bob", 0, 3.75)
 
 
+def test_four_labels_that_agree_open_no_gate(platform: Platform) -> None:
+    """Labels without any spread say little of the rows that nobody labelled."""
+    runs = [platform.evaluations.run("quiz", model, rows(50), stars) for model in (answers, improved)]
+    free, few = [], []
+    for run in runs:
+        free.append(platform.review.start(run, rows=4, choices=()))
+        for place in range(4):
+            platform.review.label(free[-1].id, "ann", place, 3)
+    found = platform.review.estimate(runs[0])
+    assert found.corrected.mean == 3
+    assert found.corrected.interval is not None
+    assert found.corrected.interval.high - found.corrected.interval.low > 0.5
+    with pytest.raises(AssertionError, match="cannot tell"):
+        platform.review.assert_not_worse(baseline=runs[0], candidate=runs[1], margin=0.05)
+    for run in runs:
+        few.append(platform.review.start(run, rows=40))
+        for place in range(40):
+            platform.review.label(few[-1].id, "ann", place, 3)
+    between = platform.review.compare(*runs).corrected.interval
+    assert between is not None
+    assert -0.3 < between.low < -0.1
+    assert 0.1 < between.high < 0.3
+
+
 def test_labels_go_out_and_come_in_as_a_file(platform: Platform) -> None:
     run = platform.evaluations.run(
         "quiz", answers, [*rows(5), {"prompt": "=1+1", "truth": True, "verdict": True}], judge
@@ -270,6 +317,45 @@ def test_a_judge_whose_model_learned_is_not_checked(platform: Platform) -> None:
     assert GONE not in found.reason
 
 
+def moving(platform: Platform, kind: str) -> tuple[str, Callable[[], object]]:
+    """Return the name of a judge, and what makes it mean another model."""
+    if kind == "variant":
+        for words in ("no {x}", "yes {x}"):
+            platform.variants.publish("default/judge", model="echo", template=words)
+        platform.variants.promote("default/judge", 1)
+        return "variants/default/judge@prod", lambda: platform.variants.promote("default/judge", 2)
+    model = platform.models.create("judge", project="default", base_model="tabular-mini")
+    example = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "7"}]}
+    if kind == "alias":
+        platform.training.sft(model, [example]).wait()
+        platform.models.promote(model, 0)
+        return "default/judge:prod", lambda: platform.models.promote(model, 1)
+    return "default/judge", lambda: platform.training.sft(model, [example]).wait()
+
+
+@each_case("kind", ["variant", "alias", "latest"], ids=str)
+def test_labels_of_one_model_do_not_vouch_for_the_next(kind: str) -> None:
+    with open_platform() as platform:
+        model, move = moving(platform, kind)
+        words = dict.fromkeys(("the", "a", "of", "to", "and", "in", "is", "i", "you", "it", "no", "yes"), True)
+        scorer = {**LLM, "model": model, "prompt": "{output}", "scale": "labels", "labels": words}
+        data = [{"prompt": f"{at} yes"} for at in range(4)]
+        old, older = (platform.evaluations.run("quiz", "echo", data, {"good": scorer}) for _ in range(2))
+        review = platform.review.start(old, rows=2)
+        platform.review.label(review.id, "ann", 0, True)
+        assert platform.review.check(older).checked
+        move()
+        with pytest.raises(Conflict, match="rescore the run"):
+            platform.review.start(older)
+        new = platform.evaluations.run("quiz", "echo", data, {"good": scorer})
+        platform.review.label(platform.review.start(new, rows=2).id, "ann", 0, True)
+        assert platform.review.check(new).checked
+        found = platform.review.check(older)
+        assert not found.checked
+        assert "rescore the run" in found.reason
+        assert platform.review.estimate(old).corrected.interval is None
+
+
 def test_a_promotion_may_require_what_labels_show(platform: Platform) -> None:
     data = rows(200, better=0.4)
     for number, model in enumerate((answers, improved), 1):
@@ -314,6 +400,59 @@ def test_what_cannot_be_drawn_is_refused(wrong: Row) -> None:
             platform.review.start(run, **wrong)
 
 
+@each_case(
+    "choices",
+    [(0, 1), (float("nan"),), (10**400,), (2, 1), (1, 1), ("a",), 5, "12", (1, float("inf")), (1.0, None)],
+    ids=lambda one: f"{one!r:.20}",
+)
+def test_choices_that_no_label_can_be_are_refused(choices: Any) -> None:
+    with open_platform() as platform:
+        run = platform.evaluations.run("quiz", answers, rows(6), stars)
+        with pytest.raises(InvalidInput, match="choices"):
+            platform.review.start(run, choices=choices)
+        zeros = platform.evaluations.run("bits", answers, rows(6), lambda output, _: int(output["verdict"]))
+        made = platform.review.start(zeros, choices=(0, 1))
+        label_all(platform, made.id)
+        assert platform.review.estimate(zeros).corrected.labelled == 6
+
+
+@each_case("value", [10**400, float("inf"), float("nan"), "1", [1]], ids=lambda one: f"{one!r:.20}")
+def test_what_is_no_label_is_refused(value: Any) -> None:
+    with open_platform() as platform:
+        review = platform.review.start(platform.evaluations.run("quiz", answers, rows(3), stars), choices=())
+        with pytest.raises(InvalidInput, match="value"):
+            platform.review.label(review.id, "ann", 0, value)
+
+
+def test_only_what_is_shown_is_true(platform: Platform) -> None:
+    run = platform.evaluations.run("quiz", answers, rows(30), judge)
+    assert not platform.review.check(run)
+    review = platform.review.start(run, rows=30)
+    label_all(platform, review.id)
+    assert platform.review.check(run)
+    found = platform.review.compare(run, run)
+    with pytest.raises(TypeError, match=r"verdict\(margin\)"):
+        bool(found)
+    assert found.verdict(0.9)
+    assert not found.verdict(0.0)
+    wrong: Any
+    for wrong in (-1, float("nan"), float("inf"), 10**400, "1", None, True):
+        with pytest.raises(InvalidInput, match="margin"):
+            found.verdict(wrong)
+        with pytest.raises(InvalidInput, match="margin"):
+            platform.review.not_worse("quiz", wrong if wrong is not True else 0)
+
+
+def test_one_row_is_read_alone(platform: Platform) -> None:
+    review = platform.review.start(platform.evaluations.run("quiz", answers, rows(9), judge))
+    platform.review.label(review.id, "ann", 3, True, "why")
+    every = platform.review.rows(review.id, "ann")
+    assert [platform.review.row(review.id, "ann", at) for at in range(9)] == every
+    for wrong in (9, -1, True):
+        with pytest.raises(InvalidInput, match="row"):
+            platform.review.row(review.id, "ann", wrong)
+
+
 def test_trials_and_unfinished_runs_are_refused(platform: Platform) -> None:
     run = platform.evaluations.run("quiz", answers, rows(3), judge, trials=2)
     with pytest.raises(InvalidInput, match="several trials"):
@@ -353,7 +492,7 @@ def test_a_review_goes_with_its_run(platform: Platform) -> None:
         platform.review.rows(one.id, "ann")
 
 
-@each_case("person", ["", " ann", "a/b", "x" * 65, None], ids=repr)
+@each_case("person", ["", " ann", "a/b", "x" * 65, None, "\ud800", "a\udfff"], ids=repr)
 def test_people_have_names(person: Any) -> None:
     with open_platform() as platform:
         review = platform.review.start(platform.evaluations.run("quiz", answers, rows(3), judge), rows=1)

@@ -24,7 +24,7 @@ from modelyard.parts.review.estimates import JudgedVerdict
 from modelyard.parts.review.labels import RowToLabel
 from modelyard.parts.review.records import Review
 from modelyard.parts.review.service import Reviews
-from modelyard.parts.review.table_file import label_of, label_text
+from modelyard.parts.review.table_file import label_of, label_text, number_text
 from modelyard.report.table import printable
 
 LISTED = ("id", "project", "run_id", "scorer", "size", "population", "created_at")
@@ -86,7 +86,7 @@ def label_rows(store: StoreName, review: str, person: str) -> None:
 
 
 def _question(found: Review) -> str:
-    choices = "yes, no" if found.yes_no else ", ".join(f"{one:g}" for one in found.choices) or "a number"
+    choices = "yes, no" if found.yes_no else ", ".join(map(number_text, found.choices)) or "a number"
     return f"{choices}, ? if you cannot say, q to stop:"
 
 
@@ -120,12 +120,13 @@ def import_labels(store: StoreName, review: str, person: str, file: Path) -> Non
 @review.command("disagreements")
 @store_option
 @click.argument("review")
+@click.option("--person", required=True, help="Who reads them, and has labelled every row.")
 @json_option
-def list_disagreements(store: StoreName, review: str, as_json: bool) -> None:
+def list_disagreements(store: StoreName, review: str, person: str, as_json: bool) -> None:
     """List the rows of REVIEW of which people, or people and the judge, say different things."""
     with opened(store) as platform:
         reviews = platform.part(Reviews)
-        found, every = reviews.get(review), reviews.disagreements(review)
+        found, every = reviews.get(review), reviews.disagreements(review, person)
     people = sorted({name for one in every for name in one.labels})
     lines = [
         [

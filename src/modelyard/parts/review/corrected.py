@@ -8,7 +8,8 @@ how far the judge's mean over all rows is from that over the labelled ones. The 
   estimate is Tenenbein's (1970), which is the same as PPI++ then. The normal interval fails where few labelled rows
   disagree, so it is of the posterior: Dirichlet in each stratum, with a neutral prior (Kerman 2011), and the moments of
   their sum matched by a beta distribution.
-* `of_numbers`, for other values: Student's t.
+* `of_numbers`, for other values: Student's t; or the rule of three within known bounds, if the judge explains all
+  labels, and so their spread says nothing.
 * `of_other_rows`, if only rows of another sample are labelled: Rogan and Gladen (1978), with the interval of Lang and
   Reiczigel (2014).
 """
@@ -19,7 +20,14 @@ from statistics import NormalDist
 
 import attrs
 
-from modelyard.domain.evaluation.statistics import CONFIDENCE, Interval, incomplete_beta, spread, t_quantile
+from modelyard.domain.evaluation.statistics import (
+    CONFIDENCE,
+    Interval,
+    constant_mean,
+    incomplete_beta,
+    spread,
+    t_quantile,
+)
 from modelyard.parts.review.agreement import Confusion
 
 PRIOR_MASS = {2: 2 / 3, 3: 0.5}
@@ -127,12 +135,20 @@ def beta_quantile(share: float, a: float, b: float) -> float:
     return high
 
 
+NO_SPREAD = 1e-9
+"""How small residuals are, beside the values, that are but errors of rounding."""
+
+
 def of_numbers(
-    judged: Sequence[float], labelled: Sequence[tuple[float, float]], confidence: float = CONFIDENCE
+    judged: Sequence[float],
+    labelled: Sequence[tuple[float, float]],
+    confidence: float = CONFIDENCE,
+    bounds: tuple[float, float] | None = None,
 ) -> Corrected:
     """Correct a mean of any numbers. `judged` has the judge's value of every row, and `labelled` the judge's and
-    people's of each labelled row. The tuned weight is the slope of people's values on the judge's. No interval for
-    fewer than four labelled rows."""
+    people's of each labelled row. The tuned weight is the slope of people's values on the judge's. `bounds` are the
+    least and the most that people's values may be. No interval for fewer than four labelled rows, and if the judge
+    explains all labels and no bounds are known."""
     rows, count = len(judged), len(labelled)
     own, deviation = spread(judged)
     if count < 4:
@@ -143,15 +159,29 @@ def of_numbers(
     slope = math.fsum((one - x) * (other - y) for one, other in labelled) / squares if squares else 0.0
     freedom = count - (2 if squares else 1)
     residual = math.fsum((other - y - slope * (one - x)) ** 2 for one, other in labelled) / freedom
-    of_people = residual * (1 / count + ((own - x) ** 2 / squares if squares else 0.0))
     of_rows = (slope * (deviation or 0.0)) ** 2 / rows
-    variance = of_people + of_rows
     mean = y + slope * (own - x)
-    if not variance:
-        return Corrected("ppi", rows, count, own, mean, Interval(mean, mean, confidence))
+    found = Corrected("ppi", rows, count, own, mean)
+    if math.sqrt(residual) <= NO_SPREAD * max(map(abs, theirs)):
+        reach = t_quantile((1 + confidence) / 2, max(1, rows - 1)) * math.sqrt(of_rows)
+        return attrs.evolve(found, interval=_unexplained(mean, reach, count, confidence, bounds))
+    of_people = residual * (1 / count + ((own - x) ** 2 / squares if squares else 0.0))
+    variance = of_people + of_rows
     freedom = max(1, int(variance**2 / (of_people**2 / freedom + of_rows**2 / (rows - 1))))
     reach = t_quantile((1 + confidence) / 2, freedom) * math.sqrt(variance)
-    return Corrected("ppi", rows, count, own, mean, Interval(mean - reach, mean + reach, confidence))
+    return attrs.evolve(found, interval=Interval(mean - reach, mean + reach, confidence))
+
+
+def _unexplained(
+    mean: float, reach: float, count: int, confidence: float, bounds: tuple[float, float] | None
+) -> Interval | None:
+    """Return an interval where the judge explains all labels: as many other rows may differ as the rule of three
+    says, each by as much as the bounds allow. None without bounds."""
+    if bounds is None:
+        return None
+    least, most = bounds
+    found = constant_mean(min(most, max(least, mean)), count, confidence, least, most)
+    return found and Interval(min(mean, found.low) - reach, max(mean, found.high) + reach, confidence)
 
 
 # ---- rows of another sample are labelled

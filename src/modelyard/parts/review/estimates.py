@@ -9,10 +9,12 @@ from typing import Any
 import attrs
 
 from modelyard.domain.evaluation.statistics import CONFIDENCE, Interval
+from modelyard.errors import InvalidInput
 from modelyard.parts.review.agreement import Confusion, cohen_kappa, fleiss_kappa, krippendorff_alpha
 from modelyard.parts.review.corrected import Corrected, Shares, of_few_values, of_numbers, of_other_rows
-from modelyard.parts.review.judges import JudgedRows
+from modelyard.parts.review.judges import JudgedRows, Key
 from modelyard.parts.review.labels import LabelledRows
+from modelyard.parts.review.records import is_number
 from modelyard.report.numbers import confidence_text
 
 
@@ -41,13 +43,16 @@ class Agreement:
 @attrs.frozen
 class JudgeCheck:
     """Whether people have checked a version of a scorer: `scorer` is its reference, and `models` are those that it
-    asks. If not, `reason` is why, and there is no agreement."""
+    asks. If not, `reason` is why, and there is no agreement. It is true if they have."""
 
     scorer: str
     models: Mapping[str, str]
     checked: bool
     reason: str = ""
     agreement: Agreement | None = None
+
+    def __bool__(self) -> bool:
+        return self.checked
 
     def __str__(self) -> str:
         if self.agreement is None:
@@ -124,16 +129,27 @@ def corrected_mean(judged: JudgedRows, own: LabelledRows | None, confidence: flo
     """Correct the mean of a run by labels of its own rows."""
     if own is None:
         return _plain(judged)
-    known = [(judged.rows[row.row_digest].value, values) for row, values in own.values() if _is_of(judged, row, values)]
-    if own.review.yes_no:
+    known = [(judged.rows[key].value, values) for key, values in _by_key(judged, own).items()]
+    if own.review.yes_no and judged.of_yes_and_no:
         shares = [(value, _shares(values)) for value, values in known]
         return of_few_values(Counter(row.value for row in judged.rows.values()), shares, (0.0, 1.0), confidence)
     means = [(value, math.fsum(values) / len(values)) for value, values in known]
-    return of_numbers([row.value for row in judged.rows.values()], means, confidence)
+    return of_numbers([row.value for row in judged.rows.values()], means, confidence, _bounds([judged], [own]))
 
 
-def _is_of(judged: JudgedRows, row: object, values: Sequence[float]) -> bool:
-    return bool(values) and getattr(row, "row_digest", None) in judged.rows
+def _bounds(judged: Sequence[JudgedRows], labels: Sequence[LabelledRows]) -> tuple[float, float]:
+    """Return the least and the most that a label may be: of the choices, or of all values that were seen."""
+    seen = [value for one in labels for value in one.review.choices]
+    if not all(one.review.choices for one in labels):
+        seen += [row.value for one in judged for row in one.rows.values()]
+        seen += [value for one in labels for values in one.ratings for value in values]
+    return min(seen), max(seen)
+
+
+def _by_key(judged: JudgedRows, labels: LabelledRows) -> dict[Key, list[float]]:
+    """Return the labels of the rows that have some, by the keys of the rows."""
+    keys = judged.keys
+    return {keys[row.prediction_id]: said for row, said in labels.values() if said and row.prediction_id in keys}
 
 
 def _plain(judged: JudgedRows) -> Corrected:
@@ -158,12 +174,15 @@ def corrected_elsewhere(judged: JudgedRows, known: Confusion, confidence: float)
 
 
 class JudgedVerdict(StrEnum):
-    """What a corrected difference shows of a candidate."""
+    """What a corrected difference shows of a candidate. Only `NOT_WORSE` is true."""
 
     NOT_WORSE = "not worse"
     WORSE = "worse"
     CANNOT_TELL = "the judge cannot tell a difference of this size"
     NOT_CHECKED = "the judge is not checked"
+
+    def __bool__(self) -> bool:
+        return self is JudgedVerdict.NOT_WORSE
 
 
 @attrs.frozen
@@ -177,8 +196,14 @@ class JudgedDifference:
     corrected: Corrected
     lower_is_better: bool = False
 
+    def __bool__(self) -> bool:
+        raise TypeError("a difference is neither true nor false; ask its verdict(margin)")
+
     def verdict(self, margin: float) -> JudgedVerdict:
-        """Return whether the candidate is at most `margin` worse, by the whole interval."""
+        """Return whether the candidate is at most `margin` worse, by the whole interval. Raises `InvalidInput` for a
+        margin below 0, or that is no number."""
+        if isinstance(margin, bool) or not is_number(margin) or margin < 0:
+            raise InvalidInput.at("margin", msg="must be a number from 0")
         interval = self.corrected.interval
         if not self.check.checked:
             return JudgedVerdict.NOT_CHECKED
@@ -237,21 +262,16 @@ def corrected_difference(
     before: JudgedRows, after: JudgedRows, labels: Sequence[LabelledRows], confidence: float
 ) -> Corrected:
     """Correct a difference by the rows that are labelled in both runs. `labels` are those of both, or nothing."""
-    both = [name for name in before.rows if name in after.rows]
-    judged = {name: after.rows[name].value - before.rows[name].value for name in both}
-    known = [_by_digest(one) for one in labels] or [{}, {}]
-    labelled = [
-        (judged[name], known[0][name], known[1][name]) for name in known[0] if name in known[1] and name in judged
-    ]
+    both = [key for key in before.rows if key in after.rows]
+    judged = {key: after.rows[key].value - before.rows[key].value for key in both}
+    known = [_by_key(rows, one) for rows, one in zip((before, after), labels, strict=False)] or [{}, {}]
+    labelled = [(judged[key], known[0][key], known[1][key]) for key in known[0] if key in known[1]]
     if before.yes_no and after.yes_no:
         shares = [(value, _difference(one, other)) for value, one, other in labelled]
         return of_few_values(Counter(judged.values()), shares, (-1.0, 0.0, 1.0), confidence)
     means = [(value, math.fsum(b) / len(b) - math.fsum(a) / len(a)) for value, a, b in labelled]
-    return of_numbers(list(judged.values()), means, confidence)
-
-
-def _by_digest(labels: LabelledRows) -> dict[str, list[float]]:
-    return {row.row_digest: values for row, values in labels.values() if values}
+    least, most = _bounds([before, after], labels) if labels else (0.0, 0.0)
+    return of_numbers(list(judged.values()), means, confidence, (least - most, most - least))
 
 
 def _difference(before: Sequence[float], after: Sequence[float]) -> Shares:

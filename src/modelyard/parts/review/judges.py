@@ -1,8 +1,11 @@
 """A run's rows as one of its scorers scored them, and what that scorer is: its version, and the models that it asks."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
+from functools import cached_property
 
 import attrs
 
@@ -13,6 +16,7 @@ from modelyard.domain.evaluation.scorer_rules import Combined, rule_of
 from modelyard.domain.evaluation.scorers import DeclarativeScorer, LlmJudge
 from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput, ModelyardError, nearest
+from modelyard.parts.review import meanings
 from modelyard.parts.review.records import YES_OR_NO, Review
 from modelyard.platform.evaluations.model_under_test import CompletionModel
 from modelyard.platform.evaluations.objects import Objects
@@ -27,21 +31,31 @@ MOST_CHOICES = 10
 
 @attrs.frozen
 class JudgedRow:
-    """A row of a run with the value that a scorer gave it."""
+    """A row of a run with the value that a scorer gave it. `number` tells equal rows of a run apart, from 0."""
 
     digest: str
     prediction_id: str
     value: float
+    number: int = 0
 
 
-@attrs.frozen
+Key = tuple[str, int]
+"""What is the same row of two runs: the digest, and the number among equal rows."""
+
+
+@attrs.frozen(slots=False)
 class JudgedRows:
-    """The scored rows of a run by their digests, of one scorer by its reference. `unscored` rows have no value."""
+    """The scored rows of a run, of one scorer by its reference. `unscored` rows have no value."""
 
     scorer: str
-    rows: Mapping[str, JudgedRow]
+    rows: Mapping[Key, JudgedRow]
     yes_no: bool
     unscored: int
+
+    @property
+    def of_yes_and_no(self) -> bool:
+        """Whether all values are 0 or 1."""
+        return all(row.value in YES_OR_NO for row in self.rows.values())
 
     @property
     def choices(self) -> tuple[float, ...]:
@@ -54,12 +68,18 @@ class JudgedRows:
             return ()
         return tuple(map(float, range(int(low), int(high) + 1)))
 
+    @cached_property
+    def keys(self) -> Mapping[str, Key]:
+        """The keys of the rows by the ids of their predictions."""
+        return {row.prediction_id: key for key, row in self.rows.items()}
+
     def drawn(self, seed: int, count: int) -> list[JudgedRow]:
         """Draw rows at random without replacement, in random order. The same seed draws the same rows of all runs over
         the same rows, so that these can be compared: each row has a number of its own, and the lowest are drawn."""
 
         def number(row: JudgedRow) -> bytes:
-            return hashlib.sha256(f"{seed}:{row.digest}".encode()).digest()
+            again = f":{row.number}" if row.number else ""
+            return hashlib.sha256(f"{seed}:{row.digest}{again}".encode()).digest()
 
         return sorted(self.rows.values(), key=number)[:count]
 
@@ -68,21 +88,23 @@ def judged_rows(runtime: Runtime, run: EvaluationRun, scorer: str | None = None)
     """Read the rows of a run with the values of the scorer of this name or reference, by default the first. Raises
     `InvalidInput` for one that the run lacks or that gives no numbers, and for rows with several trials."""
     wanted = _wanted(runtime, run, scorer)
-    rows: dict[str, JudgedRow] = {}
-    bools, count, unscored = True, 0, 0
+    rows: dict[Key, JudgedRow] = {}
+    bools, unscored, seen = True, 0, Counter[str]()
     for prediction, scores in StoredRun(runtime, run.id).columns():
         if prediction.trial:
             msg = "has several trials of a row; people label runs that have one"
             raise InvalidInput.at("run", msg=msg)
-        count += 1
+        digest = prediction.row_digest
+        seen[digest] += 1
         value = next((one.value.get("value") for one in scores if same_scheme(one.scorer) == wanted), None)
         if not isinstance(value, bool | int | float):
             unscored += 1
             continue
         bools = bools and isinstance(value, bool)
-        rows[prediction.row_digest] = JudgedRow(prediction.row_digest, prediction.id, float(value))
+        key = digest, seen[digest] - 1
+        rows[key] = JudgedRow(digest, prediction.id, float(value), key[1])
     if not rows:
-        raise InvalidInput.at("scorer", msg=f"gave none of the {count} rows a number, or yes or no")
+        raise InvalidInput.at("scorer", msg=f"gave none of the {seen.total()} rows a number, or yes or no")
     return JudgedRows(wanted, rows, bools, unscored)
 
 
@@ -104,17 +126,34 @@ def _wanted(runtime: Runtime, run: EvaluationRun, scorer: str | None) -> str:
 # ---- what a judge is
 
 
-def asked_models(runtime: Runtime, principal: Principal, scorer: str) -> Mapping[str, str]:
-    """Return the models that a scorer asks, by their names in it, each with the reference of the version that the name
-    means now. A scorer that is a function, or that asks none, has none."""
+@attrs.frozen
+class AskedModels:
+    """The models that a scorer asks, by their names in it, each with the reference of the version that the name means
+    now. `since` is when the last of these names came to mean that, None if they never meant anything else."""
+
+    refs: Mapping[str, str] = attrs.field(factory=dict)
+    since: datetime | None = None
+
+    def moved(self, run: EvaluationRun) -> str:
+        """Return why a run was perhaps scored by other models; "" if it was not."""
+        if self.since is None or self.since <= run.started_at:
+            return ""
+        names = " and ".join(self.refs)
+        return f"{names} has come to mean another model since the run was scored, or while it was; rescore the run"
+
+
+def asked_models(runtime: Runtime, principal: Principal, scorer: str) -> AskedModels:
+    """Return the models that a scorer asks; a scorer that is a function, or that asks none, has none."""
     ref = ObjectRef.parse(scorer)
-    found: Mapping[str, str] = {}
+    found: dict[str, str] = {}
+    times: list[datetime] = []
     with suppress(ModelyardError):
         data = Objects(runtime, principal).resolve(ObjectKind.SCORER, scorer).content.get("scorer")
         if ref is not None and isinstance(data, Mapping):
-            place = ref.entity, ref.project
-            found = {one.model: _meant(runtime, principal, one, place) for one in _judges(rule_of(data))}
-    return found
+            for one in _judges(rule_of(data)):
+                found[one.model] = _meant(runtime, principal, one, (ref.entity, ref.project))
+                times += meanings.since(runtime, principal, one.model, found[one.model])
+    return AskedModels(found, max(times, default=None))
 
 
 def _judges(rule: DeclarativeScorer) -> Iterator[LlmJudge]:

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 from modelyard.domain.evaluation.statistics import Interval
-from modelyard.errors import InvalidInput
+from modelyard.errors import Conflict, InvalidInput
 from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, bar, empty, short_id, when, whole_number
 from modelyard.parts.reports.html import Html, facts, joined, section, table, tag
 from modelyard.parts.review.estimates import JudgeCheck
@@ -98,10 +98,10 @@ def label(view: View) -> HtmlPage:
     reviews, person = view.platform.part(Reviews), view.query.get("person", "")
     one = reviews.get(view.params["review"])
     at = view.query.get("row", "")
-    row = reviews.rows(one.id, person)[_place(one, at)] if at else reviews.next(one.id, person)
+    row = reviews.row(one.id, person, _place(one, at)) if at else reviews.next(one.id, person)
     title = f"Label rows as {person}"
     if row is None:
-        links = view.link("What the labels show", "reviews", one.id, "results")
+        links = view.link("What the labels show", "reviews", one.id, "results", person=person)
         done = joined([tag("p", "You have labelled every row."), tag("p", links)])
         return HtmlPage(title, done, lead="Your labels stay as they are, since you may see now what others say.")
     back = view.link("The row before", "reviews", one.id, "label", person=person, row=row.place - 1)
@@ -185,17 +185,26 @@ def keep(view: View) -> Redirect:
 def results(view: View) -> HtmlPage:
     reviews = view.platform.part(Reviews)
     one = reviews.get(view.params["review"])
-    progress = reviews.progress(one.id)
+    person = view.query.get("person", "")
     back = tag("p", view.link("The review", "reviews", one.id))
     title = f"What the labels of {ref_text(one.scorer)} show"
-    if not progress.people or any(count < one.size for count in progress.people.values()):
-        waits = empty("This is shown once everybody who has begun to label has labelled every row.")
-        return HtmlPage(title, joined([back, waits]), lead=_OF_RESULTS)
-    found = reviews.estimate(one.run_id, one.scorer)
-    parts = [back, tag("p", str(found), kind="headline"), _agreement(found.check), _disagreements(view, one)]
-    return HtmlPage(
-        title, joined(parts), lead="The judge's mean, corrected by what people say, and how far they agree."
-    )
+    try:
+        found = reviews.results(one.id, person) if person else None
+    except Conflict as waits:
+        return HtmlPage(title, joined([back, empty(f"{waits}.")]), lead=_OF_RESULTS)
+    if found is None:
+        return HtmlPage(title, joined([back, _reader(view, one)]), lead=_OF_RESULTS)
+    parts = [back, tag("p", str(found), kind="headline"), _agreement(found.check), _disagreements(view, one, person)]
+    return HtmlPage(title, joined(parts), lead=_OF_RESULTS)
+
+
+def _reader(view: View, one: Review) -> Html:
+    asked = [
+        tag("label", "Your name ", tag("input", name="person", size=24, required=True, autocomplete="name")),
+        tag("button", "Show", type="submit"),
+    ]
+    waits = tag("p", "This is shown to who has labelled every row, so that nobody labels who has seen it.")
+    return joined([waits, tag("form", *asked, method="get", action=view.url("reviews", one.id, "results"))])
 
 
 def _agreement(check: JudgeCheck) -> Html:
@@ -223,9 +232,9 @@ def _rate(value: float | None, between: Interval | None) -> str:
     return NONE if value is None or between is None else f"{value:.3f} ({between.low:.3f} to {between.high:.3f})"
 
 
-def _disagreements(view: View, one: Review) -> Html:
+def _disagreements(view: View, one: Review, person: str) -> Html:
     reviews = view.platform.part(Reviews)
-    found = reviews.disagreements(one.id)
+    found = reviews.disagreements(one.id, person)
     people = sorted({name for row in found for name in row.labels})
     lines = [
         (

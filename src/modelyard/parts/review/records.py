@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 import attrs
 
@@ -16,7 +16,9 @@ MOST_ROWS = 2000
 MAX_NOTE = 10_000
 YES_OR_NO = (0.0, 1.0)
 
-_PERSON = re.compile(r"[^\s/\x00-\x1f\x7f](?:[^/\x00-\x1f\x7f\ud800-\udfff]{0,62}[^\s/\x00-\x1f\x7f])?")
+_PERSON = re.compile(
+    r"[^\s/\x00-\x1f\x7f\ud800-\udfff](?:[^/\x00-\x1f\x7f\ud800-\udfff]{0,62}[^\s/\x00-\x1f\x7f\ud800-\udfff])?"
+)
 
 
 @attrs.frozen
@@ -56,10 +58,14 @@ class Review:
         """Return a label as a number, None for somebody who cannot say. Raises `InvalidInput`."""
         if value is None:
             return None
-        if not isinstance(value, bool | int | float) or not math.isfinite(value):
+        if not is_number(value):
             raise InvalidInput.at("value", msg="must be yes or no, a number, or nothing if you cannot say")
         if self.choices and value not in self.choices:
-            words = "true or false" if self.yes_no else f"one of {', '.join(f'{one:g}' for one in self.choices)}"
+            words = (
+                "true or false"
+                if self.yes_no
+                else f"one of {', '.join(repr(one).removesuffix('.0') for one in self.choices)}"
+            )
             raise InvalidInput.at("value", msg=f"must be {words}, or nothing if you cannot say")
         return float(value)
 
@@ -91,6 +97,14 @@ class ReviewLabel:
     value: float | None
     note: str
     created_at: datetime
+
+
+def is_number(value: object) -> TypeGuard[bool | int | float]:
+    """Return whether this is a number, or yes or no, that a float can be."""
+    try:
+        return isinstance(value, bool | int | float) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def checked_person(name: str) -> str:

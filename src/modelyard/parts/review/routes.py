@@ -263,7 +263,7 @@ def label_review_row(call: RouteCall) -> Response:
         raise InvalidInput.at("path", "row", msg="must be the number of a row")
     with problems_at("body"):
         _of(call).label(review, person, int(row), body.value, body.note)
-    return json_response(row_object(_of(call).rows(review, person)[int(row)]))
+    return json_response(row_object(_of(call).row(review, person, int(row))))
 
 
 def show_review_file(call: RouteCall) -> Response:
@@ -272,7 +272,7 @@ def show_review_file(call: RouteCall) -> Response:
 
 
 def read_review_file(call: RouteCall) -> Response:
-    """Keep a person's labels from CSV, all or none. Idempotent."""
+    """Keep a person's labels from CSV, all or none; the columns row, label and note are enough. Idempotent."""
     body = structure_exactly(ReviewLabelFile, call.body, "body")
     with problems_at("body"):
         count = _of(call).read_csv(call.params["review"], call.params["person"], body.file)
@@ -311,7 +311,7 @@ def show_judged_comparison(call: RouteCall) -> Response:
 
 
 _route = partial(documented_route, OPERATIONS, Auth.BEARER)
-_put = partial(_route, "PUT", body=Body.CONTROL)
+_put = partial(_route, "PUT")
 
 ROUTES: tuple[Route, ...] = (
     _route("GET", REVIEWS, list_reviews, query=(_RUN, *NAMESPACE, *PAGING), response=ReviewPage),
@@ -328,9 +328,11 @@ ROUTES: tuple[Route, ...] = (
     _route("DELETE", REVIEW, delete_review, response=ReviewObject),
     _route("GET", f"{REVIEW}/progress", show_review_progress, response=ReviewProgressObject),
     _route("GET", f"{PERSON}/rows", list_review_rows, response=ReviewRowList),
-    _put(f"{PERSON}/rows/{{row}}", label_review_row, request=NewReviewLabel, response=ReviewRowObject),
+    _put(
+        f"{PERSON}/rows/{{row}}", label_review_row, body=Body.CONTROL, request=NewReviewLabel, response=ReviewRowObject
+    ),
     _route("GET", f"{PERSON}/file", show_review_file, response=ReviewLabelFile),
-    _put(f"{PERSON}/file", read_review_file, request=ReviewLabelFile, response=ReviewLabelCount),
+    _put(f"{PERSON}/file", read_review_file, body=Body.CHAT, request=ReviewLabelFile, response=ReviewLabelCount),
     _route("GET", f"{PERSON}/disagreements", list_review_disagreements, response=ReviewDisagreementList),
     _route("GET", "/v1/judged/estimate", show_judged_estimate, query=_ONE_RUN, response=JudgedEstimateObject),
     _route("GET", "/v1/judged/comparison", show_judged_comparison, query=_TWO_RUNS, response=JudgedComparisonObject),

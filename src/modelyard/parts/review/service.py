@@ -28,6 +28,7 @@ from modelyard.parts.review.records import (
     ReviewRow,
     checked_note,
     checked_person,
+    is_number,
 )
 from modelyard.platform.evaluations.result import AnyRun, run_id_of
 from modelyard.platform.evaluations.runs import find_run
@@ -67,7 +68,8 @@ class Reviews:
         `scorer` is its name or reference, by default the run's first. The same seed draws the same rows of every run
         over the same rows, so that two runs can be compared. Labels are yes or no if the scorer's values are; else one
         of `choices`, by default the whole numbers between the least and the largest value if the scorer gives such, and
-        any number if there are none. Raises `NotFound`, `InvalidInput`, and `Conflict` for a run that goes on.
+        any number if there are none. Raises `NotFound`, `InvalidInput`, and `Conflict` for a run that goes on, and if
+        the name of a model that judges may have meant another one when the run was scored.
         """
         found = find_run(self._runtime, self._principal, run_id_of(run))
         if found.state is not RunState.COMPLETED:
@@ -75,6 +77,9 @@ class Reviews:
         _check_number(rows, "rows", 1, MOST_ROWS)
         _check_number(seed, "seed", 0, MOST_SEED)
         judged = judges.judged_rows(self._runtime, found, scorer)
+        asked = judges.asked_models(self._runtime, self._principal, judged.scorer)
+        if moved := asked.moved(found):
+            raise Conflict(moved)
         drawn = judged.drawn(seed, rows)
         id_, now = self._runtime.ids(), self._runtime.clock.now()
         review = Review(
@@ -89,7 +94,7 @@ class Reviews:
             self._principal.key_id or self._principal.name,
             now,
             judged.choices if choices is None else _checked_choices(choices, judged),
-            judges.asked_models(self._runtime, self._principal, judged.scorer),
+            asked.refs,
         )
         place, chance = (review.entity, review.project), review.propensity
 
@@ -146,14 +151,27 @@ class Reviews:
         those of others and the judge's. Raises `NotFound`, `InvalidInput`."""
         found, name = self._labelled(review_id), checked_person(person)
         return self._runtime.store.read(
-            lambda snapshot: [_shown(snapshot, found, at, name) for at in range(_all(found))]
+            lambda snapshot: [
+                _shown(snapshot, row, labels.get(name)) for row, labels in zip(found.rows, found.labels, strict=True)
+            ]
         )
+
+    def row(self, review_id: str, person: str, row: int) -> RowToLabel:
+        """Return one row as a person labels it. Raises `NotFound`, `InvalidInput`."""
+        name = checked_person(person)
+
+        def read(snapshot: Snapshot) -> RowToLabel:
+            at = _checked_row(self._review(snapshot, review_id), row)
+            found = snapshot.get(ReviewRow, review_id, at)
+            return _shown(snapshot, found, get_or_none(snapshot, ReviewLabel, review_id, at, name))
+
+        return self._runtime.store.read(read)
 
     def next(self, review_id: str, person: str) -> RowToLabel | None:
         """Return the first row that a person has not labelled; None at the end. Raises `NotFound`, `InvalidInput`."""
         found, name = self._labelled(review_id), checked_person(person)
         at = next((at for at, labels in enumerate(found.labels) if name not in labels), None)
-        return None if at is None else self._runtime.store.read(lambda snapshot: _shown(snapshot, found, at, name))
+        return None if at is None else self.row(review_id, name, at)
 
     def label(self, review_id: str, person: str, row: int, value: float | None, note: str = "") -> ReviewLabel:
         """Keep what a person says of a row: True or False, a number, or None if they cannot say. Their earlier label is
@@ -172,11 +190,20 @@ class Reviews:
 
     def disagreements(self, review_id: str, person: str | None = None) -> Sequence[Disagreement]:
         """Return the rows of which people, or people and the judge, say different things. A person sees them once they
-        have labelled every row. Raises `NotFound`, `InvalidInput`, `Conflict`."""
+        have labelled every row; without a person, everybody who has begun must have. Raises `NotFound`,
+        `InvalidInput`, `Conflict`."""
         found = self._labelled(review_id)
-        if person is not None and not found.done(checked_person(person)):
-            raise Conflict(f"{person} has not labelled every row yet, and sees what others say after that")
+        _check_done(found, person)
         return found.disagreements()
+
+    def results(self, review_id: str, person: str | None = None, *, confidence: float = CONFIDENCE) -> JudgedMean:
+        """Return what the labels of one review show of its run, as `estimate` does. Seen as disagreements are. Raises
+        `NotFound`, `InvalidInput`, `Conflict`."""
+        ReportOptions(confidence=confidence)
+        found = self._labelled(review_id)
+        _check_done(found, person)
+        run = find_run(self._runtime, self._principal, found.review.run_id)
+        return self._estimated(run, found.review.scorer, confidence, only=review_id)
 
     def _keep(
         self, review_id: str, person: str, given: Sequence[tuple[int, float | None, str]]
@@ -215,8 +242,13 @@ class Reviews:
         for yes and no from those of other runs by the same version of the judge. Raises `NotFound`, `InvalidInput`."""
         ReportOptions(confidence=confidence)
         found = find_run(self._runtime, self._principal, run_id_of(run))
+        return self._estimated(found, scorer, confidence)
+
+    def _estimated(
+        self, found: EvaluationRun, scorer: str | None, confidence: float, only: str | None = None
+    ) -> JudgedMean:
         judged = judges.judged_rows(self._runtime, found, scorer)
-        check, labels = self._checked(found, judged, confidence)
+        check, labels = self._checked(found, judged, confidence, only)
         own = _most([one for one in labels if one.review.run_id == found.id])
         if own is not None or not check.checked:
             corrected = estimates.corrected_mean(judged, own, confidence)
@@ -285,16 +317,19 @@ class Reviews:
         return NotWorseAsLabelled(evaluation, None, scorer, margin, confidence, lower=lower_is_better)
 
     def _checked(
-        self, run: EvaluationRun, judged: JudgedRows, confidence: float
+        self, run: EvaluationRun, judged: JudgedRows, confidence: float, only: str | None = None
     ) -> tuple[JudgeCheck, Sequence[LabelledRows]]:
-        """Return the check of a judge, and the labels of its version that count."""
-        models = judges.asked_models(self._runtime, self._principal, judged.scorer)
+        """Return the check of a judge, and the labels of its version that count, perhaps of one review `only`."""
+        asked = judges.asked_models(self._runtime, self._principal, judged.scorer)
         every = self._runtime.store.read(partial(self._of_scorer, run, judged.scorer))
-        same = [one for one in every if judges.same_judge(one.review, judged.scorer, models) and any(one.ratings)]
-        if same:
-            return JudgeCheck(judged.scorer, models, True, "", estimates.agreement(same, confidence)), same
-        reviews = [one.review for one in every if any(one.ratings)]
-        return JudgeCheck(judged.scorer, models, False, judges.what_changed(reviews, judged.scorer, models)), []
+        said = [one for one in every if any(one.ratings) and only in (None, one.review.id)]
+        same = [one for one in said if judges.same_judge(one.review, judged.scorer, asked.refs)]
+        same = [one for one in same if not asked.moved(find_run(self._runtime, self._principal, one.review.run_id))]
+        reason = asked.moved(run) if same else ""
+        if same and not reason:
+            return JudgeCheck(judged.scorer, asked.refs, True, "", estimates.agreement(same, confidence)), same
+        reason = reason or judges.what_changed([one.review for one in said], judged.scorer, asked.refs)
+        return JudgeCheck(judged.scorer, asked.refs, False, reason), []
 
     def _of_scorer(self, run: EvaluationRun, scorer: str, snapshot: Snapshot) -> Sequence[LabelledRows]:
         """Return the reviews of a scorer in the run's project, of any version, the oldest first."""
@@ -351,17 +386,22 @@ def _most(reviews: Iterable[LabelledRows]) -> LabelledRows | None:
     return max(reviews, key=lambda one: sum(map(bool, one.ratings)), default=None)
 
 
-def _all(found: LabelledRows) -> int:
-    return len(found.rows)
-
-
-def _shown(snapshot: Snapshot, found: LabelledRows, at: int, person: str) -> RowToLabel:
-    prediction = get_or_none(snapshot, Prediction, found.rows[at].prediction_id)
+def _shown(snapshot: Snapshot, row: ReviewRow, own: ReviewLabel | None) -> RowToLabel:
+    prediction = get_or_none(snapshot, Prediction, row.prediction_id)
     inputs: Any = {} if prediction is None else prediction.inputs
     output = None if prediction is None else prediction.output.get("value")
-    own = found.labels[at].get(person)
     said = (False, None, "") if own is None else (True, own.value, own.note)
-    return RowToLabel(at, inputs, output, *said)
+    return RowToLabel(row.place, inputs, output, *said)
+
+
+def _check_done(found: LabelledRows, person: str | None) -> None:
+    """Refuse to show what others and the judge say to somebody who has not labelled every row."""
+    if person is None:
+        begun = found.progress.people
+        if not begun or not all(map(found.done, begun)):
+            raise Conflict("this is shown once everybody who has begun to label has labelled every row")
+    elif not found.done(checked_person(person)):
+        raise Conflict(f"{person} has not labelled every row yet, and sees what others say after that")
 
 
 def _differs(found: LabelledRows, label: ReviewLabel) -> bool:
@@ -381,14 +421,18 @@ def _check_number(value: object, name: str, least: int, most: int) -> None:
 
 
 def _check_margin(margin: object) -> None:
-    if isinstance(margin, bool) or not isinstance(margin, int | float) or not margin > 0:
+    if isinstance(margin, bool) or not is_number(margin) or not margin > 0:
         raise InvalidInput.at("margin", msg="must be more than 0: by how much the candidate may be worse")
 
 
-def _checked_choices(choices: Sequence[float], judged: JudgedRows) -> tuple[float, ...]:
-    if judged.yes_no and tuple(choices) != YES_OR_NO:
-        raise InvalidInput.at("choices", msg="are yes and no, as the scorer's values are")
-    numbers = [one for one in choices if isinstance(one, int | float) and not isinstance(one, bool)]
-    if len(numbers) != len(choices) or len(numbers) > 100 or sorted({*numbers}) != numbers:
+def _checked_choices(choices: object, judged: JudgedRows) -> tuple[float, ...]:
+    if not isinstance(choices, Sequence) or not all(map(is_number, choices)):
         raise InvalidInput.at("choices", msg="must be at most 100 numbers in rising order")
-    return tuple(map(float, numbers))
+    numbers = tuple(map(float, choices))
+    if judged.yes_no and numbers != YES_OR_NO:
+        raise InvalidInput.at("choices", msg="are yes and no, as the scorer's values are")
+    if len(numbers) > 100 or sorted({*numbers}) != [*numbers]:
+        raise InvalidInput.at("choices", msg="must be at most 100 numbers in rising order")
+    if numbers == YES_OR_NO and not judged.of_yes_and_no:
+        raise InvalidInput.at("choices", msg="are those of yes and no, and the scorer gave other numbers")
+    return numbers

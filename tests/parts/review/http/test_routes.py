@@ -78,6 +78,15 @@ def test_nobody_sees_what_others_say_before_they_are_done(client: Client) -> Non
     assert client.send("PUT", f"{path}/people/bob/rows/0", {"value": True, "note": "late"}).status == 409
 
 
+def test_a_file_with_long_texts_comes_back(client: Client) -> None:
+    rows = [{"prompt": f"{at}" * 300_000, "expected": "x"} for at in range(3)]
+    run = client.platform.evaluations.run("long", "echo", rows)
+    path = started(client, run.run.id, 3)
+    file = client.ok("GET", f"{path}/people/ann/file")["file"]
+    assert len(file) > 2**20
+    assert client.ok("PUT", f"{path}/people/ann/file", {"file": file.replace(",,\n", ",no,\n")})["labels"] == 3
+
+
 def test_one_key_starts_one_review(client: Client) -> None:
     body, key = {"run": runs_of(client)[0], "rows": 3}, [("idempotency-key", "once")]
     answers = [client.send("POST", "/v1/reviews", body, headers=key).json["id"] for _ in range(3)]
@@ -91,6 +100,7 @@ WRONG: tuple[tuple[str, str, Any, list[str]], ...] = (
     ("PUT", "{path}/people/ann/rows/0", {"value": 7}, ["body", "value"]),
     ("PUT", "{path}/people/ann/rows/0", {}, ["body", "value"]),
     ("PUT", "{path}/people/ann/file", {"file": "row,label\n0,perhaps\n"}, ["body", "file", "line 2", "label"]),
+    ("PUT", "{path}/people/ann/file", {"file": f"row,label\n{'1' * 5000},yes\n"}, ["body", "file", "line 2", "row"]),
     ("POST", "/v1/reviews", {"run": "{run}", "rows": 0}, ["body", "rows"]),
     ("POST", "/v1/reviews", {"run": "{run}", "scorer": "nobody"}, ["body", "scorer"]),
     ("GET", "/v1/judged/estimate", None, ["query", "run"]),
