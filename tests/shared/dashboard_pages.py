@@ -161,6 +161,7 @@ def addresses(platform: Platform, entity: str = "acme") -> Iterator[str]:
     for review in acme.review.list():
         yield f"reviews/{review.id}"
         yield f"reviews/{review.id}/results"
+        yield f"reviews/{review.id}/results?person=ann"
         yield f"reviews/{review.id}/label?person=ann"
         yield f"reviews/{review.id}/label?person=eve&row=1"
     for variant in acme.variants.list():
