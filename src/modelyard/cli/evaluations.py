@@ -9,12 +9,11 @@ from typing import Any
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.names import RUN_HELP, parsed_option, project_of, run_named, run_title
+from modelyard.cli.names import RUN_HELP, project_of, run_named, run_title, values_option
 from modelyard.cli.terminal import (
     PlaceType,
     StoreName,
     json_option,
-    names_once,
     opened,
     show,
     show_fields,
@@ -59,16 +58,7 @@ def read_scorers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) 
 @click.option("--trials", type=click.IntRange(1), help="How often each row is answered.")
 @click.option("--concurrency", type=click.IntRange(1), help="How many rows are under way at once.")
 @click.option("--shards", type=click.IntRange(1), help="Split the rows into so many jobs for workers.")
-@click.option(
-    "--option",
-    "-o",
-    "options",
-    multiple=True,
-    type=parsed_option,
-    callback=names_once,
-    metavar="NAME=VALUE",
-    help="An option of the run or of its completions, such as temperature=0, seed=1, max_tokens=64 or retries=2.",
-)
+@values_option("Of the run or of its completions, such as temperature=0, seed=1, max_tokens=64 or retries=2.")
 @click.option("--priority", type=int, help="From -1000 to 1000: the higher, the earlier each of these jobs runs.")
 @project_option
 @click.option("--not-worse-than", metavar="RUN", help="Fail, with status 1, if a model is shown to be worse than this.")

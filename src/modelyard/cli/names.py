@@ -2,13 +2,14 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 import click
 
+from modelyard.cli.terminal import C, names_once
 from modelyard.domain.evaluation.objects import ObjectRef
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.job import JobKind, JobSummary
@@ -31,6 +32,12 @@ def parsed_option(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value
+
+
+def values_option(help: str) -> Callable[[C], C]:
+    """Return the option `-o NAME=VALUE`, which may be given for several names."""
+    more: Any = {"multiple": True, "type": parsed_option, "callback": names_once, "metavar": "NAME=VALUE"}
+    return click.option("--option", "-o", "options", help=help, **more)
 
 
 def run_named(platform: Platform, text: str) -> EvaluationRun:

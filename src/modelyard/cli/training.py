@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.names import parsed_option
-from modelyard.cli.terminal import C, StoreName, names_once, not_empty, opened, store_option
+from modelyard.cli.names import values_option
+from modelyard.cli.terminal import C, StoreName, not_empty, opened, store_option
 from modelyard.domain.job import JobKind
 from modelyard.errors import Conflict, JobFailed
 from modelyard.report.terminal import log_to_terminal
@@ -18,16 +18,7 @@ def _training(command: C) -> C:
     for option in (
         click.option("--idempotency-key", metavar="KEY", help="The same command with the same KEY makes one job only."),
         click.option("--no-wait", is_flag=True, help="Leave the job to a worker, and return its id."),
-        click.option(
-            "--option",
-            "-o",
-            "options",
-            multiple=True,
-            type=parsed_option,
-            callback=names_once,
-            metavar="NAME=VALUE",
-            help="A setting of the method, such as learning_rate=1e-4; repeat for more.",
-        ),
+        values_option("A setting of the method, such as learning_rate=1e-4; repeat for more."),
         click.option("--priority", type=int, help="From -1000 to 1000; the higher runs first."),
         click.option("--base-model", help="Make MODEL from this base model, if there is none of that name."),
         click.argument("data", callback=not_empty),
