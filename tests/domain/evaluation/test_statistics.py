@@ -235,9 +235,8 @@ def test_the_interval_of_scores_holds_their_mean_as_often_as_it_says(scores: str
         numbers = describe(values)
         interval, plain = bounded_mean(numbers, count, 0.95), student(numbers, count, 0.95)
         assert interval is not None
-        assert plain is not None
         assert 0 <= interval.low <= numbers.mean <= interval.high <= 1  # type: ignore[operator]
-        held, students = held + (mean in interval), students + (mean in plain)
+        held, students = held + (mean in interval), students + (plain is not None and mean in plain)
     assert held >= 865
     assert held >= students - 30
 
