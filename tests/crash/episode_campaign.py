@@ -182,7 +182,7 @@ def converse(yard: Yard, episode: Any) -> None:
         text = "".join(said(post(f"{episode.base_url}/chat/completions", episode.key, body), turn == 1))
         yard.tell("answered", episode.id, text)
         told += [{"role": "assistant", "content": text}, {"role": "user", "content": f"and then, {turn}?"}]
-    reward = len(told[1]["content"]) / 7
+    reward = episode.place + len(told[1]["content"]) / 700  # equal ones train nothing
     post(f"{episode.root_url}/v1/episodes/{episode.id}/reward", episode.key, {"reward": reward})
     yard.tell("rewarded", episode.id, reward)
 
