@@ -321,6 +321,15 @@ def test_an_option_that_names_something_takes_each_name_once() -> None:
         assert option.callback(context, option, (kept,)) == (kept,)
 
 
+@pytest.mark.parametrize("named", ["rows=1", "models=echo", "evaluation=this", "trials=2", "progress=true"])
+def test_what_an_evaluation_is_given_as_it_is_and_by_an_option_is_refused(here: Path, named: str) -> None:
+    rows = here / "asked.jsonl"
+    rows.write_text('{"input": "a", "expected": "a"}\n')
+    asked = ("evaluate", "said", "echo", "--rows", rows, "--scorer", "exact_match", "--trials", 1)
+    found = call(*asked, "-o", named, status=2).output
+    assert f"{named.split('=')[0]} is given twice" in found
+
+
 @pytest.mark.parts
 def test_old_events_are_let_go(here: Path) -> None:
     kept = call("keep", "events", 90, "--export", here / "events.jsonl", "--json")

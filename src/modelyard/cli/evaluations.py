@@ -88,8 +88,12 @@ def evaluate(
     """
     given: dict[str, Any] = {"trials": trials, "concurrency": concurrency, "shards": shards, "project": project}
     given |= {"system": system, "prompt": prompt, "needs": None if priority is None else {"priority": priority}}
-    named: dict[str, Any] = dict(options)
-    named |= {name: value for name, value in given.items() if value is not None}
+    given |= {"evaluation": evaluation, "models": models, "rows": rows, "scorers": scorers or None}
+    given["progress"] = sys.stderr.isatty()
+    named = {name: value for name, value in given.items() if value is not None}
+    if twice := named.keys() & dict(options):
+        raise click.UsageError(f"{min(twice)} is given twice: as it is, and by -o")
+    named |= dict(options)
     with opened(store) as platform:
         if save is not None:
             check_report_path(save)
@@ -98,9 +102,7 @@ def evaluate(
         baseline = None if not_worse_than is None else run_named(platform, not_worse_than)
         log_to_terminal()
         try:
-            found = platform.evaluations.run_each(
-                evaluation, models, rows, scorers or None, progress=sys.stderr.isatty(), **named
-            )
+            found = platform.evaluations.run_each(**named)
         except TypeError as wrong:  # an option that a run does not have
             raise click.UsageError(str(wrong)) from wrong
         show(as_json, RUN_COLUMNS, [_run_row(result.run, as_json) for result in found])

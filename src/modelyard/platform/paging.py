@@ -96,7 +96,7 @@ def check_slice(limit: int | None, offset: int) -> None:
 
 
 def unique_ids(ids: Iterable[str]) -> Sequence[str]:
-    named = tuple(dict.fromkeys(ids))
+    named = tuple(dict.fromkeys((ids,) if isinstance(ids, str) else ids))
     if len(named) > MAX_IDS:
         raise InvalidInput.at("ids", msg=f"name at most {MAX_IDS} at a time", type="too_long")
     return named

@@ -281,7 +281,7 @@ def test_what_lies_outside_the_scope_looks_as_if_it_did_not_exist(world: World) 
         for act in (runs.get, runs.finish, runs.cancel, runs.fail):
             with pytest.raises(NotFound, match=f"^Evaluation run '{run_id}' not found$"):
                 act(run_id)
-        assert runs.delete([run_id], project="red") == 0
+        assert runs.delete([run_id], project="red") == runs.delete(run_id, project="red") == 0
         assert list(runs.list(project="red", ids=[run_id])) == []
     assert world.runs().get(blue.id) == blue
 

@@ -252,6 +252,8 @@ class Period:
     @classmethod
     def of(cls, since: datetime | None, until: datetime | None) -> "Period":
         since, until = _utc(since, "since"), _utc(until, "until")
+        if since and until and until < since:
+            raise InvalidInput.at("until", msg="must not be before since")
         first = None if since is None else (since + _DAY - timedelta.resolution).date()
         end = None if until is None else until.date()
         some = first is None or end is None or first < end
