@@ -255,3 +255,11 @@ def test_the_interval_of_a_mean_stays_within_its_bounds(values: list[float], lea
 def test_scores_that_are_all_perfect_have_the_interval_of_a_rate() -> None:
     assert bounded_mean(describe([1.0] * 8), 8, 0.95) == wilson(8, 8)
     assert paired([(0.0, 1.0)] * 8).interval == Interval(2 * wilson(8, 8).low - 1, 1.0)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("scores", [[1.7e9, 1.7e9 + 1, 1.7e9 + 3], [1e-12, 2e-12, 4e-12]])
+def test_scores_that_differ_have_an_interval_however_large_they_are(scores: list[float]) -> None:
+    interval = student(describe(scores), len(scores), 0.95)
+    assert interval is not None
+    assert interval.low < interval.high
+    assert student(describe([0.1 + 0.2, 0.3, 0.3]), 3, 0.95) is None

@@ -47,7 +47,7 @@ def rate_interval(rate: float, count: float, confidence: float = CONFIDENCE, qua
     return Interval(low, high, confidence)
 
 
-ROUNDING = 1e-9
+ROUNDING = 1e-12
 
 
 @attrs.frozen
