@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from modelyard import open_platform
+from modelyard.cli import main
 from modelyard.domain.job import JobProgress
 from polling import until
 
@@ -57,6 +59,12 @@ def test_a_job_survives_any_number_of_workers_that_are_killed_while_they_hold_it
             assert (job.refresh().status, job.refresh().attempts) == ("running", kill + 1)
         progress = platform._runtime.store.read(lambda snapshot: snapshot.get(JobProgress, job.id))
         assert (progress.crashes, progress.losses) == (0, KILLS - 2), "the last loss was not seen yet"
+        assert "the one that ran it has died" in str(job.refresh().waiting_for)
+        assert "the one that ran it has died" in str(platform.jobs.get(job.id).waiting_for)
+        check = platform.health.system_check()
+        assert (check.worker.success, check.idle) == (False, False)
+        told = CliRunner().invoke(main, ["doctor", "--store", str(tmp_path / "yard.db")])
+        assert (told.exit_code, "the one that ran it has died" in told.output) == (1, True)
         worker = work("healthy")
         try:
             until(lambda: job.refresh().status == "succeeded")

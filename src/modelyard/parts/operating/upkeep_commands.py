@@ -44,8 +44,8 @@ def doctor(store: StoreName, files: bool, as_json: bool) -> None:
     with opened(store) as platform:
         check = platform.health.system_check(deep=True)
         faults, unread = _file_faults(platform) if files else ([], None)
-        queued = islice(platform.jobs.list(status=JobStatus.QUEUED), MOST_QUEUED)
-        held = Counter(job.waiting_for for job in queued if job.waiting_for is not None).most_common()
+        oldest = (islice(platform.jobs.list(status=one), MOST_QUEUED) for one in (JobStatus.RUNNING, JobStatus.QUEUED))
+        held = Counter(job.waiting_for for jobs in oldest for job in jobs if job.waiting_for is not None).most_common()
     if as_json:
         waiting = [{"jobs": jobs, "waiting_for": reason} for reason, jobs in held]
         found = [*attrs.asdict(check).items(), ("success", check.success), ("queue_waits_for", waiting)]
@@ -62,7 +62,7 @@ def doctor(store: StoreName, files: bool, as_json: bool) -> None:
         click.echo()
         show_fields((name, getattr(check, name)) for name in facts)
         if held:
-            click.echo(f"\nwhat the oldest queued jobs wait for, of {MOST_QUEUED:,} at most")
+            click.echo(f"\nwhat the oldest jobs wait for, of {MOST_QUEUED:,} that run or are queued")
             show(False, ("jobs", "waiting_for"), [(jobs, reason) for reason, jobs in held])
         if unread:
             click.echo(f"\nthe files could not be read: {unread}")

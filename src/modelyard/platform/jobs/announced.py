@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from math import inf
 
-from modelyard.domain.job import Job, JobStatus, QueueState
+from modelyard.domain.job import Job, JobProgress, JobStatus, QueueState
 from modelyard.domain.record import KEY
 from modelyard.domain.worker import WORKER, WorkerProcess, WorkerRecord
 from modelyard.errors import NoWorker
@@ -48,16 +48,17 @@ def live_workers(runtime: Runtime, snapshot: Snapshot) -> list[WorkerRecord]:
 def waits_of(runtime: Runtime, snapshot: Snapshot, jobs: Iterable[Job]) -> Callable[[Job], str | None]:
     """Return the function that says what these jobs wait for, except their places in the queue; None for nothing."""
     queued = any(job.status is JobStatus.QUEUED for job in jobs)
-    return partial(
-        waiting_for,
-        workers=live_workers(runtime, snapshot) if queued else (),
-        limit=cache(partial(limit_reached, snapshot)),
-    )
+    workers, limit = live_workers(runtime, snapshot) if queued else (), cache(partial(limit_reached, snapshot))
+    return lambda job: waiting_for(job, workers, limit) if job.status is JobStatus.QUEUED else _lost(snapshot, job)
+
+
+def _lost(snapshot: Snapshot, job: Job) -> str | None:
+    progress = snapshot.find(JobProgress, KEY, job.id) if job.status is JobStatus.RUNNING else None
+    died = progress is not None and progress.held and died_here(progress.process)
+    return "a worker: the one that ran it has died" if died else None
 
 
 def waiting_for(job: Job, workers: Sequence[WorkerRecord], limit: Callable[[str, str], str | None]) -> str | None:
-    if job.status is not JobStatus.QUEUED:
-        return None
     if job.place is QueueState.PAUSED:
         return "its resumption: it is paused"
     if job.held_back:

@@ -8,12 +8,14 @@ from typing import TypeVar
 import attrs
 
 from modelyard.domain.identity import Principal, require_host
-from modelyard.domain.job import Job, QueueState
+from modelyard.domain.job import Job, JobProgress, QueueState
+from modelyard.domain.record import MAX_LIMIT
 from modelyard.errors import ModelyardError, NoWorker
 from modelyard.platform.jobs.announced import live_workers
 from modelyard.platform.operations import files
 from modelyard.platform.operations.readiness import Looks, Readiness, readiness, require_artifacts
 from modelyard.platform.runtime import Runtime
+from modelyard.process_identity import died_here
 from modelyard.protocols import Snapshot, VerifiableStore
 from modelyard.version import __version__
 
@@ -159,12 +161,12 @@ def _words(failure: Exception) -> str:
 
 
 def _oldest_queued(snapshot: Snapshot) -> datetime | None:
-    first = [
-        job
-        for place in (QueueState.READY, QueueState.HELD_BACK, QueueState.WAITING)
-        for job in snapshot.page(Job, "by_place", place, limit=1)
-    ]
-    return min((job.created_at for job in first), default=None)
+    """Return since when the oldest job waits for a worker: in the queue, or for another than one that died here."""
+    places = (QueueState.READY, QueueState.HELD_BACK, QueueState.WAITING)
+    jobs = [job for place in places for job in snapshot.page(Job, "by_place", place, limit=1)]
+    held = snapshot.page(JobProgress, "by_held", True, limit=MAX_LIMIT)
+    jobs += [snapshot.get(Job, one.job_id) for one in held if died_here(one.process)]
+    return min((job.created_at for job in jobs), default=None)
 
 
 def _text(value: object) -> str | None:
