@@ -1,4 +1,4 @@
-"""A stream that is awaited or entered has begun: it was refused there, or its first deltas wait to be read."""
+"""A stream begins where it is made, awaited or entered: it is refused there, or its first deltas wait to be read."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from modelyard import Platform, open_platform
-from modelyard.errors import BudgetExceeded, InvalidInput, ModelNotFound
+from modelyard.errors import BudgetExceeded, InvalidInput, ModelNotFound, NotFound
 
 WORDS = "one two three four five"
 
@@ -27,7 +27,7 @@ def refused(platform: Platform) -> Any:
     ]
 
 
-def test_a_refusal_is_raised_where_the_stream_is_awaited_or_entered(platform: Platform) -> None:
+def test_a_refusal_is_raised_where_the_stream_is_made_awaited_or_entered(platform: Platform) -> None:
     async def main(error: type[Exception], options: Any) -> None:
         with pytest.raises(error):
             await platform.chat.astream(**options)
@@ -37,8 +37,8 @@ def test_a_refusal_is_raised_where_the_stream_is_awaited_or_entered(platform: Pl
 
     for error, options in refused(platform):
         asyncio.run(main(error, options))
-        with pytest.raises(error), platform.chat.stream(**options):
-            raise AssertionError("it was entered")
+        with pytest.raises(error):
+            platform.chat.stream(**options)
 
 
 @pytest.mark.parametrize("before", [0, 1, 2])
@@ -59,3 +59,15 @@ def test_no_delta_is_lost_however_often_it_is_begun(platform: Platform, before: 
 
     assert asyncio.run(main()) == plain
     assert "".join(plain) == WORDS
+
+
+@pytest.mark.parts
+def test_a_refusal_is_raised_where_other_streams_are_made(platform: Platform) -> None:
+    platform.usage.set_budget("0", entity="local")
+    for model, error in (("nothing", ModelNotFound), ("tabular-mini", BudgetExceeded)):
+        with pytest.raises(error):
+            platform.compat.completions.stream(model=model, prompt="a")
+        with pytest.raises(error):
+            platform.compat.responses.stream(model=model, input="a")
+    with pytest.raises(NotFound):
+        platform.compat.responses.follow("resp_nothing")

@@ -67,7 +67,7 @@ class Completions:
         return await self._chat.acomplete(self._read(options), **_recorded_on(options))
 
     def stream(self, **options: Unpack[PromptOptions]) -> CompletionStream:
-        """Stream the answer. The first `next` sends the request, and raises what `complete` would."""
+        """Stream the answer, once its first deltas are there. Raises as `complete` does."""
         return self._chat.stream(self._read(options), **_recorded_on(options))
 
     def astream(self, **options: Unpack[PromptOptions]) -> AsyncCompletionStream:

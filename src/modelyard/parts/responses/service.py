@@ -59,7 +59,7 @@ class Responses:
         return await arun(self._flow(self._read(options, False), self._place(options)))
 
     def stream(self, **options: Unpack[ResponseOptions]) -> "ResponseStream":
-        """Stream the events of a response. The first `next` sends the request, and raises what `create` would."""
+        """Stream the events of a response, once the first are there. Raises as `create` does."""
         return ResponseStream(iterate(self._flow(self._read(options, True), self._place(options))))
 
     def astream(self, **options: Unpack[ResponseOptions]) -> "AsyncResponseStream":

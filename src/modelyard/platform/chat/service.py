@@ -50,7 +50,7 @@ class Chat:
         return (await arun(self._flow(request, options, streamed=False))).completion
 
     def stream(self, request: CompletionRequest | None = None, /, **options: Unpack[ChatOptions]) -> "CompletionStream":
-        """Stream the answer. The first `next` sends the request, and raises what `complete` would."""
+        """Stream the answer, once its first deltas are there. Raises as `complete` does."""
         return CompletionStream(iterate(self._flow(request, options, streamed=True)))
 
     def astream(

@@ -8,13 +8,14 @@ T = TypeVar("T")
 
 
 class AnswerStream(Generic[T]):
-    """The items of an answer, which its flow emits in lists. To enter it waits for the first ones, so that a refusal is
-    raised there. Closing the stream early stops the work."""
+    """The items of an answer, which its flow emits in lists. It is made when the first are there, so that a refusal
+    is raised then. Closing the stream early stops the work."""
 
     def __init__(self, items: Generator[Any, None, None]) -> None:
         self._items = items
         self._ready: Iterator[T] = iter(())
-        self._begun = False
+        with suppress(StopIteration):
+            self._read_on()
 
     def __iter__(self) -> Self:
         return self
@@ -26,7 +27,6 @@ class AnswerStream(Generic[T]):
             self._read_on()
 
     def _read_on(self) -> None:
-        self._begun = True
         while type(item := next(self._items)) is not list:
             self._note(item)
         self._ready = iter(item)
@@ -39,9 +39,6 @@ class AnswerStream(Generic[T]):
         self._items.close()
 
     def __enter__(self) -> Self:
-        if not self._begun:
-            with suppress(StopIteration):
-                self._read_on()
         return self
 
     def __exit__(self, *_: object) -> None:
