@@ -1,19 +1,21 @@
 """The catalogue from what a server lists, at the host's prices."""
 
 import json
+from contextlib import nullcontext
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from modelyard import Pricing, open_platform
-from modelyard.backends import COMMON, VLLM, UpstreamBackend, discover
+from modelyard.backends import COMMON, VLLM, UpstreamBackend, discover, offer
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Feature, SamplingParameter
-from modelyard.errors import BackendError, InvalidInput
+from modelyard.errors import BackendError, BudgetExceeded, InvalidInput
 from modelyard.parts.upstream.fake_vllm.adapters import FakeAdapter
 from modelyard.parts.upstream.fake_vllm.misbehaviour import Refuse
 from modelyard.parts.upstream.fake_vllm.server import MODELS, FakeVllm
+from modelyard.parts.upstream.models import priced, read_list
 from upstream_asking import http
 
 KEY = "sk-very-secret"
@@ -165,3 +167,35 @@ def test_names_alone_are_a_list(canned: Any) -> None:
 def test_a_failure_in_the_place_of_a_list_is_told_in_the_server_s_words(canned: Any) -> None:
     with pytest.raises(BackendError, match="out of order"):
         discover(canned(http(b'{"error": {"message": "out of order"}}')), pricing={"m": PRICE})
+
+
+def test_a_request_without_max_tokens_reserves_the_longest_answer_of_its_server() -> None:
+    price = Pricing("0.0000025", "0.00001")
+    for longest, fits in ((8192, True), (None, False)):
+        big = offer("m", context_length=131_072, max_output_length=longest, pricing=price, capabilities=VLLM)
+        with (
+            FakeVllm(EchoBackend(("m",)), api_key=KEY).serve() as url,
+            UpstreamBackend(f"{url}/v1", KEY, models=[big]) as backend,
+            open_platform(backend=backend) as platform,
+        ):
+            platform.usage.set_budget("0.30", entity="local")
+            with nullcontext() if fits else pytest.raises(BudgetExceeded, match="ask for less"):
+                platform.chat.complete(model="m", messages="hello there you")
+
+
+@pytest.mark.parametrize(
+    ("card", "longest"),
+    [
+        ({"max_output_length": 100}, 100),
+        ({"max_output_tokens": 100}, 100),
+        ({"top_provider": {"max_completion_tokens": 100}}, 100),
+        ({"top_provider": {"max_completion_tokens": None}}, 4096),
+        ({"max_output_tokens": 5000}, 4096),
+        ({"outputTokenLimit": "100"}, 100),
+        ({"max_output_tokens": -1, "top_provider": 3}, 4096),
+    ],
+)
+def test_the_longest_answer_is_the_one_that_a_server_lists(card: Any, longest: int) -> None:
+    listed = read_list({"data": [{"id": "m", "context_length": 4096, **card}]})
+    (model,) = priced(listed, {"m": PRICE}, None, {}, None, COMMON)
+    assert model.entry.max_output_length == longest

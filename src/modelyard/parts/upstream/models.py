@@ -54,12 +54,14 @@ def offer(
     *,
     context_length: int,
     pricing: Pricing,
+    max_output_length: int | None = None,
     capabilities: Capabilities = COMMON,
     served_as: str | None = None,
     quantization: Quantization = Quantization.BF16,
     created: int = 0,
 ) -> UpstreamModel:
-    """Declare a text model of a server. Its answers may fill its whole context. `Pricing()` is free.
+    """Declare a text model of a server. `max_output_length` is the most tokens of an answer that the server allows, by
+    default its whole context; a request without `max_tokens` reserves so many of a budget. `Pricing()` is free.
 
     A model that only makes embeddings has `capabilities=Capabilities(embedding_size=1024, completions=False)`.
 
@@ -73,7 +75,7 @@ def offer(
         created=created,
         quantization=quantization,
         context_length=context_length,
-        max_output_length=context_length,
+        max_output_length=context_length if max_output_length is None else max_output_length,
         pricing=pricing,
         supported_sampling_parameters=sampling_parameters(capabilities),
         supported_features=features(capabilities),
@@ -104,11 +106,12 @@ def check_models(models: Iterable[UpstreamModel]) -> tuple[UpstreamModel, ...]:
 
 @attrs.frozen
 class Listed:
-    """A model as a server lists it: `context_length` in tokens if it reports one, `created` in Unix seconds."""
+    """A model as a server lists it: its lengths in tokens if it reports them, `created` in Unix seconds."""
 
     id: str
     created: int = 0
     context_length: int | None = None
+    max_output_length: int | None = None
 
 
 _LISTS = ("data", "models", "result")
@@ -147,7 +150,10 @@ def _cards(value: Any, deepest: int) -> Sequence[Any] | None:
 
 def _listed(card: Mapping[str, Any]) -> Listed:
     name = next((text for name in ("id", "name", "model") if (text := string_of(card.get(name)))), "")
-    return Listed(name, count_of(card.get("created")) or 0, _context(card))
+    meta = object_of(card.get("meta"))  # of llama.cpp
+    context = _length(*map(card.get, _LENGTHS), meta.get("n_ctx"), meta.get("n_ctx_train"))
+    answer = _length(*map(card.get, _ANSWER_LENGTHS), object_of(card.get("top_provider")).get(_COMPLETION))
+    return Listed(name, count_of(card.get("created")) or 0, context, answer)
 
 
 _LENGTHS = (
@@ -157,10 +163,13 @@ _LENGTHS = (
 """Where vLLM and SGLang, hosted servers, LiteLLM, Mistral and Gemini report a context length."""
 
 
-def _context(card: Mapping[str, Any]) -> int | None:
-    meta = object_of(card.get("meta"))  # of llama.cpp
-    lengths = map(count_of, (*map(card.get, _LENGTHS), meta.get("n_ctx"), meta.get("n_ctx_train")))
-    return next((length for length in lengths if length), None)
+_COMPLETION = "max_completion_tokens"
+_ANSWER_LENGTHS = ("max_output_length", "max_output_tokens", _COMPLETION, "outputTokenLimit", "output_token_limit")
+"""Where modelyard, LiteLLM, hosted servers and Gemini report the most tokens of an answer."""
+
+
+def _length(*reported: Any) -> int | None:
+    return next((length for length in map(count_of, reported) if length), None)
 
 
 def priced(
@@ -189,7 +198,8 @@ def priced(
     return check_models(
         offer(
             names.get(model.id, model.id),
-            context_length=model.context_length or context_length or 0,
+            context_length=(context := model.context_length or context_length or 0),
+            max_output_length=min(model.max_output_length or context, context),
             pricing=pricing[names.get(model.id, model.id)],
             capabilities=capabilities,
             served_as=model.id,

@@ -119,7 +119,7 @@ def _over_budget(budget: Budget, amount: Decimal, least: Callable[[], Decimal]) 
     if shortest > left:
         return BudgetExceeded(f"this request may cost {shortest:f} USD even with the shortest answer, and {has}")
     return BudgetExceeded(
-        f"max_tokens: with the longest answer that it allows, this request would cost {amount:f} USD, and {has}; set a "
-        "lower one, or have the budget raised",
+        f"max_tokens: with the longest answer that it allows, this request would cost {amount:f} USD, and {has}; ask "
+        "for less, or have the budget raised",
         "max_tokens",
     )
