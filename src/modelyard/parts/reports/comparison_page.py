@@ -161,7 +161,7 @@ def _columns(first: str, kind: str) -> list[tuple[str, str]]:
 
 
 def _cells(note: RowDifference) -> list[object]:
-    return [note.inputs, note.baseline_output, note.candidate_output, tag("code", note.digest[:10], kind="quiet")]
+    return [note.inputs, note.baseline_output, note.candidate_output, tag("code", note.digest[:10], kind="quiet id")]
 
 
 def _change(note: RowDifference, kind: MetricKind) -> Html:
