@@ -18,7 +18,7 @@ def listed(view: View) -> HtmlPage:
     webhooks = view.platform.part(Webhooks)
     endpoints = [_endpoint(one) for one in islice(webhooks.list(), SHOWN)]
     dead = [_message(view, one) for one in islice(webhooks.dead(), SHOWN)]
-    columns = [(name, "") for name in ("address", "events")]
+    columns = [("address", ""), ("events", "choice")]
     columns += [(name, "brief") for name in ("entity", "state", "made", "id")]
     of_dead = [(name, "") for name in ("event", "attempts", "problem", "made", "id", "")]
     nothing = empty("No webhook yet.", "modelyard webhooks add https://example.org/hook --entity NAME")

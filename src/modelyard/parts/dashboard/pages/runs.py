@@ -7,7 +7,18 @@ from modelyard.domain.evaluation.objects import ObjectRef
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.parts.annotations.pages import annotated, badges, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
-from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, lasted, name_text, short_id, status_chip, when
+from modelyard.parts.dashboard.view import (
+    HtmlPage,
+    View,
+    bar,
+    begun,
+    empty,
+    lasted,
+    name_text,
+    short_id,
+    status_chip,
+    when,
+)
 from modelyard.parts.reports.comparison_page import comparison_content
 from modelyard.parts.reports.headline import asked_of, labels_of
 from modelyard.parts.reports.html import Html, facts, joined, section, shortened, table, tag
@@ -35,6 +46,9 @@ SEARCHED = 2000
 MOST_TRIALS = 2000
 """How many trials a run may have for the matrix to show the interval of its score."""
 
+
+LONGEST_PROJECT = 24
+"""How many characters of a project a heading of the matrix has."""
 
 MOST_MEASURED = 6
 """How many evaluations the matrix shows, which fit side by side."""
@@ -165,7 +179,7 @@ def _names(measured: Sequence[tuple[str, str]]) -> list[str]:
     names = [f"{ref_text(one)}: {scorer}" for one, scorer in measured]
     refs = [ObjectRef.parse(one) for one, _ in measured]
     return [
-        f"{ref.project}/{name}" if ref is not None and names.count(name) > 1 else name
+        f"{begun(ref.project, LONGEST_PROJECT)}/{name}" if ref is not None and names.count(name) > 1 else name
         for ref, name in zip(refs, names, strict=True)
     ]
 
