@@ -302,6 +302,16 @@ def test_a_card_has_no_heading_without_a_value(chromium: Browser, yard: Yard) ->
     context.close()
 
 
+def test_a_link_within_text_is_underlined(page: Page, yard: Yard) -> None:
+    group = one_of(page, yard, "episodes")
+    page.goto(group)
+    for path, width, link in (("", 400, ".cards td.choice a"), ("/", 1280, "main p a")):
+        page.set_viewport_size({"width": width, "height": 800})
+        if path:
+            page.goto(yard.url + str(page.locator("main td a").first.get_attribute("href")))
+        expect(page.locator(link).first).to_have_css("text-decoration-line", "underline")
+
+
 def test_navigation_and_filters_take_one_line(page: Page, yard: Yard) -> None:
     page.set_viewport_size({"width": 1280, "height": 800})
     page.goto(yard.page("jobs"))
