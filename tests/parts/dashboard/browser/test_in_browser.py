@@ -282,7 +282,7 @@ def test_on_a_small_screen_the_menu_is_folded_and_a_run_takes_few_lines(chromium
     expect(link).to_be_visible()
     page.get_by_text("Menu", exact=True).click()
     expect(link).to_be_hidden()
-    for kind in ("runs", "jobs", "keys", "reviews", "episodes", "variants"):
+    for kind in ("runs", "jobs", "keys", "reviews"):
         page.goto(yard.page(kind))
         rows = page.locator(".cards").first.locator("tbody tr").filter(has_not_text=NO_BREAK)
         heights = [rows.nth(at).bounding_box()["height"] for at in range(rows.count())]  # type: ignore[index]
