@@ -17,6 +17,8 @@ from driven_runs import shown_run
 from modelyard import Settings
 from modelyard.compose import open_platform
 from modelyard.domain.catalogue import Pricing
+from modelyard.domain.evaluation.aggregate import ReportOptions
+from modelyard.domain.evaluation.comparison import Comparison
 from modelyard.domain.identity import Principal, Scope, host
 from modelyard.errors import Unauthenticated
 from modelyard.http.message import Request, Response
@@ -25,7 +27,8 @@ from modelyard.parts.dashboard.app import Dashboard
 from modelyard.parts.dashboard.exchange import COOKIE
 from modelyard.parts.dashboard.pages import rows as row_pages
 from modelyard.parts.dashboard.view import Kept
-from modelyard.parts.reports.html import Html
+from modelyard.parts.reports.comparison_page import _uncompared
+from modelyard.parts.reports.html import Html, table
 from modelyard.platform.evaluations.result import Rows
 from modelyard.platform.evaluations.service import Evaluations
 from modelyard.platform.platform import Platform
@@ -809,3 +812,30 @@ def test_titles_are_names_and_choices_say_of_what() -> None:
         assert ">status: <" in listed
         assert ">kind: <" in listed
         assert re.search(r'href="[^"]*field=topic"', reader.get(f"runs/{run.id}/by")[1])
+
+
+def test_scores_of_more_evaluations_than_fit_are_left_to_the_search() -> None:
+    with open_platform(entity="acme") as platform:
+        for model in ("echo", "tabular-mini"):
+            for at in range(8):
+                rows = [{"prompt": "a", "expected": "a"}]
+                platform.evaluations.run(f"quiz-{min(at, 6)}", model, rows, project="q" * 40 if at == 7 else "p")
+        shown = Browser(Dashboard(platform, reader=host()), host="127.0.0.1").get("runs")[1]
+    matrix = shown[shown.index("Scores of these models") :]
+    headings = re.findall('<th class="number[^"]*">([^<]*)<', matrix)
+    same = [f"{'q' * 24}…/quiz-6: exact_match", "p/quiz-6: exact_match"]
+    assert headings == [*same, *(f"quiz-{at}: exact_match" for at in (5, 4, 3, 2))]
+    assert "2 more evaluations have scores." in matrix
+
+
+def test_a_short_name_is_not_broken_at_its_hyphen() -> None:
+    names = ("tabular-mini", "2026-11-30", "a b-c", "-0.5", "a-name-that-is-longer-than-that")
+    kinds = [re.findall('<td class="([a-z ]*)"', table([("m", "number")], [[name]])) for name in names]
+    assert kinds == [["number word"], ["number word"], ["number"], ["number"], ["number"]]
+
+
+def test_a_metric_that_is_not_compared_has_no_digest() -> None:
+    digest = "pj64nc4rgISlXXu2FQgXUzbtJ4ctxBflVoqkForWDac"
+    found = Comparison(0, 0, 0, ReportOptions(), (), {f"acme/p/right:{digest}": "why"})
+    shown = _uncompared(found)
+    assert f'<span title="acme/p/right:{digest}">acme/p/right:pj64nc4r…</span>' in shown

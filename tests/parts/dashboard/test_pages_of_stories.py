@@ -44,6 +44,10 @@ def test_usage_is_one_table_by_what_is_chosen() -> None:
             table, *others = re.findall("<table.*?</table>", found, re.DOTALL)
             assert shown in table
             assert len(others) == 1, "the ledger"
+        platform.usage.set_budget("5", entity="acme")
+        assert "warns at" not in page(platform, "usage")
+        platform.usage.set_budget("6", entity="acme", warn_at="0.5")
+        assert "warns at" in page(platform, "usage")
         assert page(platform, "usage", "by=nothing") == page(platform, "usage")
 
 

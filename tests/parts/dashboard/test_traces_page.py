@@ -138,3 +138,15 @@ def test_a_collection_shows_what_it_has_made_and_the_training_on_it(platform: Pl
     for words in ("local/default/asked", "2 rows", "equal 1", f'/dashboard/jobs/{made.training_job_id}"'):
         assert words in page
     assert ">collect " in shown(platform, "jobs")[1]
+
+
+def test_the_answer_of_a_model_is_shown_as_what_it_says() -> None:
+    with open_platform() as platform:
+        call = platform.compat.traces.calls.start("chat", {"messages": [{"role": "user", "content": "when?"}]})
+        said = [{"index": 0, "message": {"role": "assistant", "content": "on <Friday>"}}]
+        platform.compat.traces.calls.end(call.id, {"choices": said})
+        path = f"/dashboard/traces/{call.entity}/{call.project}/{call.id}"
+        request = Request("GET", path, "", [("host", "127.0.0.1")], iter([b""]))
+        body: Any = Dashboard(platform, reader=host()).handle(request).body
+    assert b"<pre><b>assistant</b>\non &lt;Friday&gt;</pre>" in body
+    assert b"index" not in body

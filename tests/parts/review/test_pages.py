@@ -65,11 +65,15 @@ def test_rows_are_labelled_one_key_each(platform: Platform) -> None:
         assert f"row {row + 1} of 3" in page
         assert "say &lt;b&gt;" in page
         assert [*re.findall(r'data-key="(.)"', page)] == ["y", "n", "?"]
+        if row:
+            assert 'aria-pressed="true"' in reader.page(f"{path}/label?person=ann&row={row - 1}")
         at = reader.post(f"{path}/label", person="ann", row=str(row), value=value, note=" why " if row else "")
     assert "You have labelled every row" in reader.page(at)
     rows = platform.review.rows(path.removeprefix("reviews/"), "ann")
     assert [(row.value, row.note) for row in rows] == [(1.0, ""), (0.0, "why"), (None, "why")]
-    assert 'aria-pressed="true"' in reader.page(f"{path}/label?person=ann&row=1")
+    page = reader.page(f"{path}/label?person=ann&row=1")
+    assert "<dt>your label</dt><dd>no</dd><dt>note</dt><dd>why</dd>" in page
+    assert "data-key" not in page, "what cannot be changed has no button"
     assert "their labels stay" in reader.post(f"{path}/label", person="ann", row="0", value="no")
 
 
@@ -128,3 +132,47 @@ def test_who_may_not_write_is_offered_no_label(platform: Platform) -> None:
     review = platform.review.start(run.id, rows=2)
     assert Reader(platform).send("POST", f"reviews/{review.id}/label", person="ann", row="0", value="yes").status == 403
     assert not platform.review.progress(review.id).people
+
+
+def test_reviews_are_named_by_what_they_are_of(platform: Platform) -> None:
+    (run,) = platform.evaluations.runs.list_all()
+    review = platform.review.start(run.id, rows=2)
+    platform.review.label(review.id, "ann", 0, True)
+    reader, path = Reader(platform), f"reviews/{review.id}"
+    listed = reader.page("reviews")
+    assert ">exact_match on quiz <small>" in listed
+    assert ">2 of 12</td>" in listed
+    for at, title in (
+        ("", "Review of exact_match on quiz"),
+        ("/label?person=ann", "Label exact_match as ann"),
+        ("/results", "What the labels of exact_match on quiz show"),
+    ):
+        assert f"<h1>{title}</h1>" in reader.page(path + at)
+    assert ">echo on quiz</a>" in reader.page(path)
+    assert "Does the answer pass exact_match?" in reader.page(f"{path}/label?person=ann")
+
+
+def test_numbers_and_rows_of_results_are_those_that_people_read(platform: Platform) -> None:
+    def third(output: object, row: object) -> float:
+        return len(str(output)) / 3e5
+
+    run = platform.evaluations.run("thirds", "echo", ROWS, third)
+    review = platform.review.start(run, rows=3)
+    for row in range(3):
+        platform.review.label(review.id, "ann", row, 0.5)
+    reader, path = Reader(platform), f"reviews/{review.id}"
+    page = reader.page(f"{path}/results?person=ann")
+    assert "Disagreements" in page
+    assert not re.search("[0-9][.][0-9]{9}", page)
+    assert re.findall('row=([0-9])">([0-9])<', page) == [("0", "1"), ("1", "2"), ("2", "3")]
+    assert "row 1 of 3" in reader.page(f"{path}/label?person=ann&row=0")
+
+
+def test_results_of_yes_and_no_are_in_percent(platform: Platform) -> None:
+    (run,) = platform.evaluations.runs.list_all()
+    review = platform.review.start(run.id, rows=8)
+    for row in range(8):
+        platform.review.label(review.id, "ann", row, row != 3)
+    headline = re.findall('class="headline">([^<]*)<', Reader(platform).page(f"reviews/{review.id}/results?person=ann"))
+    assert re.match(r"[0-9.]+ % by what people say \(95 % interval [0-9.]+ to [0-9.]+ %\)", headline[0])
+    assert "66.7 % as judged on 12 rows" in headline[0]

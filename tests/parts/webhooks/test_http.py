@@ -113,6 +113,7 @@ def test_the_page_shows_endpoints_and_what_is_dead(
     assert receiver.url in page
     assert "answered 500" in page
     assert hook.secret not in page
+    assert page.index(">address<") < page.index(">id<"), "what it is comes before its id"
 
 
 # ---- the command line

@@ -29,7 +29,14 @@ def has_group(view: View) -> bool:
 
 def groups(view: View) -> HtmlPage:
     found = [_group_line(view, one) for one in islice(view.platform.part(Episodes).list(order="desc"), SHOWN)]
-    columns = [("group", ""), ("model", ""), ("episodes", "number"), ("state", ""), ("deadline", ""), ("made", "")]
+    columns = [
+        ("group", ""),
+        ("model", ""),
+        ("episodes", "number"),
+        ("state", "brief"),
+        ("deadline", "choice"),
+        ("made", "choice"),
+    ]
     make = 'platform.episodes.group("refunds", model="desk/support", size=8)'
     shown = table(columns, found) if found else empty("No episode yet. Make a group of them:", make)
     lead = "Groups of attempts at a task, which a program of yours plays. A model learns from their rewards."
@@ -38,7 +45,8 @@ def groups(view: View) -> HtmlPage:
 
 def _group_line(view: View, one: EpisodeGroup) -> tuple[object, ...]:
     link = view.link(name_text(one.name), "episodes", one.id)
-    return link, name_text(one.model), one.size, _state(view, one), when(one.deadline), when(one.created_at)
+    model = view.link(name_text(one.model), "models", one.model_id)
+    return link, model, one.size, _state(view, one), when(one.deadline), when(one.created_at)
 
 
 def _state(view: View, group: EpisodeGroup) -> Html:
@@ -58,7 +66,7 @@ def group(view: View) -> HtmlPage:
         for episode, turns in attempts
     ]
     names = ("episode", "state", "reward", "advantage", "turns", "branches", "tokens sampled", "tokens read", "why")
-    columns = [(name, "" if name in ("episode", "state", "why") else "number") for name in names]
+    columns = [(name, {"episode": "choice", "state": "brief", "why": ""}.get(name, "number")) for name in names]
     health = health_of(attempts, _last_step(view, stored))
     parts = [_facts(view, stored, health), _words(health), section("Episodes", table(columns, rows))]
     lead = "Attempts at one task. What is better than their mean has an advantage above 0, and becomes likelier."
@@ -78,7 +86,7 @@ def _last_step(view: View, stored: EpisodeGroup) -> int | None:
 def _facts(view: View, stored: EpisodeGroup, health: GroupHealth) -> Html:
     job = view.link(short_id(stored.job_id), "jobs", stored.job_id) if stored.job_id else "none"
     pairs: list[tuple[str, object]] = [
-        ("model", stored.model),
+        ("model", view.link(name_text(stored.model), "models", stored.model_id)),
         ("state", _state(view, stored)),
         ("trained by", job),
         ("rewards", f"{health.rewarded} of {health.episodes}, mean {_number(health.mean_reward)}"),

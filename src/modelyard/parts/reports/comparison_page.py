@@ -1,5 +1,6 @@
 """The page of a comparison, section by section."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 import attrs
@@ -9,7 +10,19 @@ from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.parts.reports.headline import comparison_sentence
 from modelyard.parts.reports.histogram import NEUTRAL, Histogram
-from modelyard.parts.reports.html import Html, chip, facts, folded, joined, long_table, plots, section, table, tag
+from modelyard.parts.reports.html import (
+    Html,
+    chip,
+    facts,
+    folded,
+    joined,
+    long_table,
+    plots,
+    section,
+    shortened,
+    table,
+    tag,
+)
 from modelyard.parts.reports.inline_chart import BETTER, PLAIN, WORSE, interval_strip, share_strip
 from modelyard.parts.reports.run_page import full_names, prompted, short_id
 from modelyard.report.evaluations.comparison import UNPAIRED
@@ -29,6 +42,9 @@ from modelyard.report.numbers import (
 )
 
 MAX_PLOTS = 24
+_DIGEST = re.compile(r"(:[\w-]{8})[\w-]{35}$")
+"""That of the version of a scorer at the end of its name."""
+
 _CLASSES = {Verdict.BETTER: "better", Verdict.WORSE: "worse"}
 _COLOURS = {Verdict.BETTER: BETTER, Verdict.WORSE: WORSE}
 
@@ -138,7 +154,8 @@ def _histogram(one: MetricComparison) -> str:
 
 
 def _uncompared(found: Comparison) -> Html:
-    return table([("metric", ""), ("why", "")], found.uncompared.items(), "narrow") if found.uncompared else Html("")
+    lines = [(shortened(_DIGEST.sub(r"\1…", name), name), why) for name, why in found.uncompared.items()]
+    return table([("metric", ""), ("why", "")], lines, "narrow") if lines else Html("")
 
 
 # ---- rows --------------------------------------------------------------------------------------------------------
@@ -161,7 +178,7 @@ def _columns(first: str, kind: str) -> list[tuple[str, str]]:
 
 
 def _cells(note: RowDifference) -> list[object]:
-    return [note.inputs, note.baseline_output, note.candidate_output, tag("code", note.digest[:10], kind="quiet")]
+    return [note.inputs, note.baseline_output, note.candidate_output, tag("code", note.digest[:10], kind="quiet id")]
 
 
 def _change(note: RowDifference, kind: MetricKind) -> Html:

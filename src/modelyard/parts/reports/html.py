@@ -43,6 +43,8 @@ STYLE = """
 .modelyard td.number,.modelyard th.number{text-align:right;white-space:nowrap}
 .modelyard td.text{min-width:160px;max-width:360px;white-space:pre-wrap;overflow-wrap:anywhere}
 .modelyard td.text{font:12px/1.45 ui-monospace,Menlo,Consolas,monospace}
+.modelyard th.wraps{white-space:normal}
+.modelyard td.word{white-space:nowrap}
 .modelyard td small{display:block;opacity:.68;white-space:nowrap}
 .modelyard td.long,.modelyard td.long small{min-width:140px;white-space:normal;overflow-wrap:anywhere}
 .modelyard th.long,.modelyard td:has(.chip.long){min-width:140px;white-space:normal;overflow-wrap:anywhere}
@@ -73,7 +75,7 @@ STYLE = """
 .modelyard .cards td,.modelyard .cards td.number{white-space:normal}
 .modelyard .cards td,.modelyard .cards td.text{max-width:none;overflow-wrap:anywhere}
 .modelyard .cards td:not([data-label=""])::before{content:attr(data-label) " ";font:600 12px system-ui;opacity:.72}
-.modelyard .cards td:empty{display:none}
+.modelyard .cards td:empty{display:none!important}
 .modelyard .cards td.brief,.modelyard .cards td.choice,.modelyard .cards td.number{display:inline-block}
 .modelyard .cards td.brief,.modelyard .cards td.choice,.modelyard .cards td.number{padding:1px 0 1px 12px}
 .modelyard .cards td.brief small{display:inline;margin-left:6px}
@@ -111,6 +113,9 @@ class Html(str):
 
 _MARKUP, _LONG = re.compile("<[^>]*>"), re.compile(r"[^\s-]{24}")
 """A cell with so long a word is broken anywhere, or else its table would be wider than the page."""
+
+_HYPHENS, LONGEST_WORD = re.compile(r"\w+(-\w+)+"), 18
+"""A cell that is one short name with hyphens is not broken there."""
 
 LONG_HEADING, LONG_CHIP = 32, 36
 
@@ -154,10 +159,10 @@ def facts(pairs: Iterable[tuple[object, object]]) -> Html:
 
 
 def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]], kind: str = "") -> Html:
-    """Return a table; a column is its heading and its classes ("number", "text", "brief", "choice"). A column in which
-    every row has "" is left out. A "narrow" `kind` is small. On a narrow screen the rows of a table with more than
-    `AS_TABLE` columns, or with "text", are cards with the headings in their lines; "choice" and "number" columns share
-    a line, and so do "brief" ones, without headings."""
+    """Return a table; a column is its heading and its classes ("number", "text", "brief", "choice", "wraps"). A column
+    in which every row has "" is left out. A "narrow" `kind` is small, and a heading that "wraps" takes several lines.
+    On a narrow screen the rows of a table with more than `AS_TABLE` columns, or with "text", are cards with the
+    headings in their lines; "choice" and "number" columns share a line, and so do "brief" ones, without headings."""
     rows = [*rows]
     shown = [at for at in range(len(columns)) if not rows or any(row[at] != "" for row in rows)]
     columns, rows = [columns[at] for at in shown], [[row[at] for at in shown] for row in rows]
@@ -174,8 +179,11 @@ def _heading(name: str, kind: str) -> str:
 
 def _cell(cell: object, column: tuple[str, str], labelled: bool) -> Html:
     name, kind = column
-    if _LONG.search(_MARKUP.sub(" ", str(cell))):
+    text = _MARKUP.sub(" ", str(cell)).strip()
+    if _LONG.search(text):
         kind = f"{kind} long".strip()
+    elif len(text) <= LONGEST_WORD and _HYPHENS.fullmatch(text):
+        kind = f"{kind} word".strip()
     return tag("td", cell, kind=kind, data_label=name if labelled else None)
 
 

@@ -237,7 +237,7 @@ def short_id(id: str) -> Html:
 
 
 def short(note: RowNote) -> Html:
-    return tag("code", note.digest[:10], kind="quiet")
+    return tag("code", note.digest[:10], kind="quiet id")
 
 
 def _reasons(found: Aggregate) -> Html:

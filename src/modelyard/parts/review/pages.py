@@ -5,19 +5,31 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
+from modelyard.domain.evaluation.metrics import MetricKind
+from modelyard.domain.evaluation.objects import ObjectRef
+from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.statistics import Interval
-from modelyard.errors import Conflict, InvalidInput
-from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, bar, empty, short_id, when, whole_number
+from modelyard.errors import Conflict, InvalidInput, NotFound
+from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, bar, empty, name_text, short_id, when, whole_number
 from modelyard.parts.reports.html import Html, facts, joined, section, table, tag
-from modelyard.parts.review.estimates import JudgeCheck
+from modelyard.parts.review.estimates import JudgeCheck, JudgedMean
 from modelyard.parts.review.labels import RowToLabel
 from modelyard.parts.review.records import Review
 from modelyard.parts.review.service import Reviews
 from modelyard.parts.review.table_file import UNSURE, label_of, label_text
-from modelyard.report.numbers import NONE, ref_text
+from modelyard.report.numbers import (
+    NONE,
+    confidence_text,
+    count_text,
+    interval_text,
+    mean_text,
+    model_text,
+    ref_text,
+)
 
 SHOWN = 200
 _OF_RESULTS = "The mean of the judge, corrected by what people say, and how far they agree."
+_DONE = "Your labels stay as they are, since you may see now what others say."
 MOST_SHOWN = 20_000
 """Characters of an output or a field that are shown."""
 
@@ -29,7 +41,7 @@ def has_review(view: View) -> bool:
 def listed(view: View) -> HtmlPage:
     run = view.query.get("run") or None
     found = [_line(view, one) for one in islice(view.platform.part(Reviews).list(run=run, order="desc"), SHOWN)]
-    columns = [("review", ""), ("run", ""), ("scorer", ""), ("rows", "number"), ("of", "number"), ("made", "")]
+    columns = [("review", ""), ("model", "brief"), ("rows", "brief"), ("made", "brief"), ("run", "brief")]
     nothing = empty("No review yet. Draw rows of a run to label:", f"modelyard review start {run or 'quiz'}")
     lead = "Random samples of rows that people label, to check judges and to correct their numbers."
     content = joined([table(columns, found) if found else nothing, _start(view, run or "")])
@@ -37,8 +49,29 @@ def listed(view: View) -> HtmlPage:
 
 
 def _line(view: View, one: Review) -> tuple[object, ...]:
-    link, run = view.link(short_id(one.id), "reviews", one.id), view.link(short_id(one.run_id), "runs", one.run_id)
-    return link, run, ref_text(one.scorer), one.size, one.population, when(one.created_at)
+    link = view.link(joined([name_text(_name(view, one)), " ", tag("small", short_id(one.id))]), "reviews", one.id)
+    of = _run_of(view, one)
+    run = view.link(short_id(one.run_id), "runs", one.run_id)
+    rows = f"{count_text(one.size)} of {count_text(one.population)}"
+    return link, model_text(of) if of else "", rows, when(one.created_at), run
+
+
+def _scorer(one: Review) -> str:
+    ref = ObjectRef.parse(one.scorer)
+    return one.scorer if ref is None else ref.name
+
+
+def _run_of(view: View, one: Review) -> EvaluationRun | None:
+    try:
+        return view.platform.evaluations.runs.get(one.run_id)
+    except NotFound:
+        return None
+
+
+def _name(view: View, one: Review) -> str:
+    """Return what is reviewed: a scorer, and the evaluation if its run is still there."""
+    run = _run_of(view, one)
+    return f"{_scorer(one)} on {ref_text(run.evaluation)}" if run else _scorer(one)
 
 
 def _start(view: View, run: str) -> Html:
@@ -72,7 +105,7 @@ def shown(view: View) -> HtmlPage:
     ]
     people = section("People", table([("person", ""), ("labelled", "")], lines, "narrow")) if lines else Html("")
     pairs = [
-        ("run", view.link(short_id(one.run_id), "runs", one.run_id)),
+        ("run", _run_link(view, one)),
         ("scorer", ref_text(one.scorer)),
         ("rows", f"{one.size} of {one.population}, drawn by the seed {one.seed}"),
         ("rows that count", progress.counted),
@@ -80,8 +113,14 @@ def shown(view: View) -> HtmlPage:
     results = tag("p", view.link("What the labels show", "reviews", one.id, "results"))
     lead = "Rows to label. Nobody sees what others or the judge say of them before they are done."
     return HtmlPage(
-        f"Review of {ref_text(one.scorer)}", joined([facts(pairs), _begin(view, one), people, results]), lead=lead
+        f"Review of {_name(view, one)}", joined([facts(pairs), _begin(view, one), people, results]), lead=lead
     )
+
+
+def _run_link(view: View, one: Review) -> Html:
+    run = _run_of(view, one)
+    shown = f"{model_text(run)} on {ref_text(run.evaluation)}" if run else short_id(one.run_id)
+    return view.link(shown, "runs", one.run_id)
 
 
 def _begin(view: View, one: Review) -> Html:
@@ -99,22 +138,27 @@ def label(view: View) -> HtmlPage:
     one = reviews.get(view.params["review"])
     at = view.query.get("row", "")
     row = reviews.row(one.id, person, _place(one, at)) if at else reviews.next(one.id, person)
-    title = f"Label rows as {person}"
+    title = f"Label {_scorer(one)} as {person}"
     if row is None:
         links = view.link("What the labels show", "reviews", one.id, "results", person=person)
         done = joined([tag("p", "You have labelled every row."), tag("p", links)])
-        return HtmlPage(title, done, lead="Your labels stay as they are, since you may see now what others say.")
+        return HtmlPage(title, done, lead=_DONE)
+    ended = reviews.progress(one.id).people.get(person) == one.size
     back = view.link("The row before", "reviews", one.id, "label", person=person, row=row.place - 1)
     parts = [
         bar(row.place, one.size, f"row {row.place + 1} of {one.size}"),
         _text("Answer", row.output),
-        _form(view, one, row, person),
+        _said(one, row) if ended else _form(view, one, row, person),
         *(_text(name, value) for name, value in row.inputs.items()),
         tag("p", back if row.place else ""),
     ]
-    return HtmlPage(
-        title, joined(parts), lead="Press a key, or choose a button. Your label can be changed until you are done."
-    )
+    asked = f"Does the answer pass {_scorer(one)}?" if one.yes_no else f"What does {_scorer(one)} give the answer?"
+    how = "Press a key, or choose a button. Your label can be changed until you are done."
+    return HtmlPage(title, joined(parts), lead=_DONE if ended else f"{asked} {how}")
+
+
+def _said(one: Review, row: RowToLabel) -> Html:
+    return facts([("your label", _shown_label(one, row.value)), ("note", row.note or NONE)])
 
 
 def _place(one: Review, text: str) -> int:
@@ -161,6 +205,13 @@ def _choices(one: Review, chosen: str) -> list[Html]:
     ]
 
 
+def _shown_label(one: Review, value: float | None) -> str:
+    """Return a label as people read it."""
+    if value is None:
+        return "cannot say"
+    return label_text(one, value) if one.yes_no else mean_text(value, None)
+
+
 def _button(value: str, key: str | None, chosen: str) -> Html:
     words = "cannot say" if value == UNSURE else value
     shown = f"{words} ({key})" if key else words
@@ -187,15 +238,33 @@ def results(view: View) -> HtmlPage:
     one = reviews.get(view.params["review"])
     person = view.query.get("person", "")
     back = tag("p", view.link("The review", "reviews", one.id))
-    title = f"What the labels of {ref_text(one.scorer)} show"
+    title = f"What the labels of {_name(view, one)} show"
     try:
         found = reviews.results(one.id, person) if person else None
     except Conflict as waits:
         return HtmlPage(title, joined([back, empty(f"{waits}.")]), lead=_OF_RESULTS)
     if found is None:
         return HtmlPage(title, joined([back, _reader(view, one)]), lead=_OF_RESULTS)
-    parts = [back, tag("p", str(found), kind="headline"), _agreement(found.check), _disagreements(view, one, person)]
+    parts = [
+        back,
+        tag("p", _headline(one, found), kind="headline"),
+        _agreement(found.check),
+        _disagreements(view, one, person),
+    ]
     return HtmlPage(title, joined(parts), lead=_OF_RESULTS)
+
+
+def _headline(one: Review, found: JudgedMean) -> str:
+    """Return the mean as people see it and as the judge does; of yes and no, in percent."""
+    mean, kind = found.corrected, MetricKind.BINARY if one.yes_no else None
+    if mean.mean is None or mean.interval is None:
+        return str(found)
+    between = f"{confidence_text(mean.interval.confidence)} interval {interval_text(mean.interval, kind)}"
+    where = "here" if mean.method == "ppi" else "on other rows"
+    people = (
+        f"{mean_text(mean.mean, kind)} by what people say ({between}), from {count_text(mean.labelled)} labels {where}"
+    )
+    return f"{people}; {mean_text(mean.judged, kind)} as judged on {count_text(mean.rows)} rows."
 
 
 def _reader(view: View, one: Review) -> Html:
@@ -238,12 +307,12 @@ def _disagreements(view: View, one: Review, person: str) -> Html:
     people = sorted({name for row in found for name in row.labels})
     lines = [
         (
-            row.place,
-            label_text(one, row.verdict),
-            *(label_text(one, row.labels[name]) if name in row.labels else NONE for name in people),
+            view.link(row.place + 1, "reviews", one.id, "label", person=person, row=row.place),
+            _shown_label(one, row.verdict),
+            *(_shown_label(one, row.labels[name]) if name in row.labels else NONE for name in people),
         )
         for row in islice(found, SHOWN)
     ]
-    columns = [("row", "number"), ("judge", ""), *((name, "") for name in people)]
+    columns = [("row", "number"), ("judge", "choice"), *((name, "choice") for name in people)]
     shown = table(columns, lines, "narrow") if lines else tag("p", "Everybody says the same of every row.")
     return section("Disagreements", shown)

@@ -66,12 +66,16 @@ def facts_of(record: Sweep) -> Mapping[str, object]:
     early = f"one of {record.plan['halving']} goes on" if record.plan["halving"] else "no trial is stopped early"
     return {
         "trained from": f"{record.plan['start']}, step {record.plan['start_step']}, by {record.plan['method'].upper()}",
-        "data": f"{record.plan['data']} ({record.plan['rows']} rows)",
-        "held out": f"{record.plan['held_out']} ({record.plan['held_out_rows']} rows)",
+        "data": f"{record.plan['data']} ({_rows(record.plan['rows'])})",
+        "held out": f"{record.plan['held_out']} ({_rows(record.plan['held_out_rows'])})",
         "the same for all": options,
         "epochs": f"{' + '.join(map(str, record.rungs))}: {early}" if record.plan["halving"] else early,
         "seed": record.plan["seed"],
     }
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"
 
 
 def number(value: float | None) -> str:

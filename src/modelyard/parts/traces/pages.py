@@ -320,6 +320,8 @@ def _value(value: Any) -> Html:
 def _shown(value: Any) -> Html:
     """Return a conversation as its turns, and anything else as it is."""
     turns = value if isinstance(value, Sequence) and not isinstance(value, str) else ()
+    if turns and all(isinstance(one, Mapping) and isinstance(one.get("message"), Mapping) for one in turns):
+        turns = [one["message"] for one in turns]  # the choices of an answer
     if not turns or not all(isinstance(one, Mapping) and {*one} == {"role", "content"} for one in turns):
         return tag("pre", _plain(value) or NONE)
     return joined(tag("pre", tag("b", _plain(one["role"])), "\n", _plain(one["content"])) for one in turns)

@@ -41,7 +41,7 @@ def has_variant(view: View) -> bool:
 
 def listed(view: View) -> HtmlPage:
     found = [_line(view, one) for one in islice(view.platform.part(Variants).list(order="desc"), SHOWN)]
-    columns = [("variant", ""), ("entity", ""), ("newest", "number"), ("aliases", ""), ("made", "")]
+    columns = [("variant", ""), ("entity", "brief"), ("newest", "number"), ("aliases", "brief"), ("made", "brief")]
     nothing = empty("No variant yet. Publish what a file says:", "modelyard variants import support.toml")
     shown = table(columns, found) if found else nothing
     lead = "Models with a prompt, in versions: what is served under a name, and how it changed."
@@ -88,13 +88,13 @@ def shown(view: View) -> HtmlPage:
     aliases = variants.aliases(name)
     pointing = {at.number: [alias.name for alias in aliases if alias.number == at.number] for at in versions}
     columns = [
-        ("version", ""),
-        ("model", ""),
-        ("aliases", ""),
+        ("version", "choice"),
+        ("model", "brief"),
+        ("aliases", "brief"),
         ("from", "number"),
         ("note", ""),
-        ("by", ""),
-        ("made", ""),
+        ("by", "choice"),
+        ("made", "brief"),
     ]
     lines = [
         (
@@ -200,7 +200,7 @@ def _facts(view: View, one: Variant, found: VariantLineage) -> Html:
         ("made from", parent),
         ("digest", tag("code", at.digest)),
         ("aliases", ", ".join(found.aliases) or NONE),
-        ("note", tag("pre", at.note) if at.note else NONE),
+        ("note", tag("div", at.note, kind="lines") if at.note else NONE),
         ("by", key_text(view, at.by)),
         ("made", when(at.created_at)),
     ]

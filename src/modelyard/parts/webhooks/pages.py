@@ -18,8 +18,9 @@ def listed(view: View) -> HtmlPage:
     webhooks = view.platform.part(Webhooks)
     endpoints = [_endpoint(one) for one in islice(webhooks.list(), SHOWN)]
     dead = [_message(view, one) for one in islice(webhooks.dead(), SHOWN)]
-    columns = [(name, "") for name in ("id", "entity", "address", "events", "state", "made")]
-    of_dead = [(name, "") for name in ("id", "event", "attempts", "problem", "made", "")]
+    columns = [("address", ""), ("events", "choice")]
+    columns += [(name, "brief") for name in ("entity", "state", "made", "id")]
+    of_dead = [(name, "") for name in ("event", "attempts", "problem", "made", "id", "")]
     nothing = empty("No webhook yet.", "modelyard webhooks add https://example.org/hook --entity NAME")
     shown = table(columns, endpoints) if endpoints else nothing
     undelivered = section("Could not be delivered", table(of_dead, dead)) if dead else Html("")
@@ -30,12 +31,13 @@ def listed(view: View) -> HtmlPage:
 def _endpoint(one: WebhookEndpoint) -> tuple[object, ...]:
     state = chip("disabled", "worse") if one.disabled else chip("in force", "better")
     events = ", ".join(one.events) or "all"
-    return short_id(one.id), name_text(one.entity), tag("code", one.url), events, state, when(one.created_at)
+    place = name_text(one.entity), state, when(one.created_at), short_id(one.id)
+    return tag("code", one.url), events, *place
 
 
 def _message(view: View, one: WebhookMessage) -> tuple[object, ...]:
     again = view.action("Redeliver", "webhooks", one.id, "redeliver")
-    return short_id(one.id), one.type, one.attempts, one.problem, when(one.created_at), again
+    return one.type, one.attempts, one.problem, when(one.created_at), short_id(one.id), again
 
 
 def redeliver(view: View) -> Redirect:

@@ -282,12 +282,42 @@ def test_on_a_small_screen_the_menu_is_folded_and_a_run_takes_few_lines(chromium
     expect(link).to_be_visible()
     page.get_by_text("Menu", exact=True).click()
     expect(link).to_be_hidden()
-    for kind in ("runs", "jobs"):
+    for kind in ("runs", "jobs", "keys", "reviews"):
         page.goto(yard.page(kind))
         rows = page.locator(".cards").first.locator("tbody tr").filter(has_not_text=NO_BREAK)
         heights = [rows.nth(at).bounding_box()["height"] for at in range(rows.count())]  # type: ignore[index]
         assert max(heights) < 150, kind
     context.close()
+
+
+def test_a_card_has_no_heading_without_a_value(chromium: Browser, yard: Yard) -> None:
+    context = new_context(chromium)
+    page = context.new_page()
+    page.set_viewport_size({"width": 400, "height": 800})
+    log_in(page, yard, yard.key)
+    page.goto(one_of(page, yard, "episodes"))
+    empty = page.locator(".cards td:empty")
+    assert empty.count() > 0
+    assert [empty.nth(at).is_visible() for at in range(empty.count())] == [False] * empty.count()
+    context.close()
+
+
+def test_a_link_within_text_is_underlined(page: Page, yard: Yard) -> None:
+    group = one_of(page, yard, "episodes")
+    page.goto(group)
+    for path, width, link in (("", 400, ".cards td.choice a"), ("/", 1280, "main p a")):
+        page.set_viewport_size({"width": width, "height": 800})
+        if path:
+            page.goto(yard.url + str(page.locator("main td a").first.get_attribute("href")))
+        expect(page.locator(link).first).to_have_css("text-decoration-line", "underline")
+
+
+def test_navigation_and_filters_take_one_line(page: Page, yard: Yard) -> None:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(yard.page("jobs"))
+    for lines in ("header nav", "main .filters >> nth=1"):
+        tops = page.locator(lines).locator("a").evaluate_all("all => all.map(one => Math.round(one.offsetTop))")
+        assert len({*tops}) == 1, lines
 
 
 def test_rows_are_labelled_one_key_each(chromium: Browser, yard: Yard) -> None:

@@ -109,7 +109,10 @@ def _failed(view: View, jobs: Sequence[JobSummary]) -> Html:
         for job in jobs
     ]
     return (
-        section("Failed last", table([("job", ""), ("works on", ""), ("ended", ""), ("reason", "text")], lines))
+        section(
+            "Failed last",
+            table([("job", "brief"), ("works on", "brief"), ("ended", "brief"), ("reason", "text")], lines),
+        )
         if lines
         else Html("")
     )
@@ -119,7 +122,7 @@ def _production(view: View) -> Html:
     models = islice(view.platform.models.list(order="desc"), LOOKED_AT)
     promoted = [(model, alias) for model in models for alias in view.platform.models.aliases(model)]
     lines = [_alias_line(view, model, alias) for model, alias in promoted[:MOST]]
-    columns = [("model", ""), ("alias", ""), ("step", "number"), ("verdict", ""), ("since", "")]
+    columns = [("model", ""), ("alias", "brief"), ("step", "number"), ("verdict", "brief"), ("since", "brief")]
     return section("In production", table(columns, lines)) if lines else Html("")
 
 

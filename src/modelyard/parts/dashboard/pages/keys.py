@@ -22,14 +22,14 @@ def _content(view: View, new: NewKey | None = None) -> Html:
     page = view.platform.keys.list().page(PAGE, view.query.get("after"))
     columns = [
         ("name", ""),
-        ("begins with", ""),
-        ("entity", ""),
-        ("projects", ""),
-        ("limits", ""),
-        ("state", ""),
-        ("made", ""),
+        ("begins with", "brief"),
+        ("entity", "brief"),
+        ("projects", "choice"),
+        ("limits", "choice"),
+        ("state", "brief"),
+        ("made", "brief"),
+        ("", "brief"),
     ]
-    columns.append(("", ""))
     alive = [_line(view, key) for key in page if key.alive(view.now)]
     dead = [_line(view, key) for key in page if not key.alive(view.now)]
     over = folded(f"{len(dead)} revoked or expired", table(columns, dead)) if dead else ""
@@ -52,7 +52,7 @@ def _line(view: View, key: ApiKey) -> Sequence[object]:
         tag("code", f"{key.prefix}…", kind="id"),
         name_text(key.entity),
         ", ".join(key.projects) or "all",
-        limits_text(key),
+        limits_text(key).removeprefix(NONE),
         joined([state, expires]),
         when(key.created_at),
         revoke if alive else "",

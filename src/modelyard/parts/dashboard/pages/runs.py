@@ -3,10 +3,22 @@
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
+from modelyard.domain.evaluation.objects import ObjectRef
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.parts.annotations.pages import annotated, badges, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
-from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, lasted, name_text, short_id, status_chip, when
+from modelyard.parts.dashboard.view import (
+    HtmlPage,
+    View,
+    bar,
+    begun,
+    empty,
+    lasted,
+    name_text,
+    short_id,
+    status_chip,
+    when,
+)
 from modelyard.parts.reports.comparison_page import comparison_content
 from modelyard.parts.reports.headline import asked_of, labels_of
 from modelyard.parts.reports.html import Html, facts, joined, section, shortened, table, tag
@@ -33,6 +45,13 @@ SEARCHED = 2000
 
 MOST_TRIALS = 2000
 """How many trials a run may have for the matrix to show the interval of its score."""
+
+
+LONGEST_PROJECT = 24
+"""How many characters of a project a heading of the matrix has."""
+
+MOST_MEASURED = 6
+"""How many evaluations the matrix shows, which fit side by side."""
 
 
 def listed(view: View) -> HtmlPage:
@@ -135,17 +154,34 @@ def _matrix(view: View, runs: Sequence[EvaluationRun]) -> Html:
         if run.state is RunState.COMPLETED and score_of(run) is not None:
             asked.setdefault(asked_of(run), run)
             cells.setdefault((asked_of(run), (run.evaluation, scorer_text(run))), run)
-    measured = dict.fromkeys(one for _, one in cells)
+    measured = [*dict.fromkeys(one for _, one in cells)]
     if len(asked) < 2:
         return Html("")
-    columns = [("model", ""), *((f"{ref_text(one)}: {scorer}", "number") for one, scorer in measured)]
+    left = len(measured) - MOST_MEASURED
+    measured = measured[:MOST_MEASURED]
+    cells = {key: run for key, run in cells.items() if key[1] in measured}
+    asked = {one: run for one, run in asked.items() if any(one == key for key, _ in cells)}
+    columns = [("model", ""), *((name, "number wraps") for name in _names(measured))]
+    rest = (
+        tag("p", f"{left} more evaluations have scores. Search for one to see them.", kind="quiet") if left > 0 else ""
+    )
     new = [run for run in cells.values() if _is_short(run) and view.kept.get(_interval_key(run)) is None]
     more = view.later(lambda: size_of(view, *new))
     lines = [
         [shortened(label, run.model), *(_cell(view, cells.get((key, one)), new if more else ()) for one in measured)]
         for label, (key, run) in zip(labels_of([*asked.values()]), asked.items(), strict=True)
     ]
-    return section("Scores of these models", table(columns, lines), more)
+    return section("Scores of these models", table(columns, lines), rest, more)
+
+
+def _names(measured: Sequence[tuple[str, str]]) -> list[str]:
+    """Return headings of evaluations and scorers; of those that read alike, with their projects."""
+    names = [f"{ref_text(one)}: {scorer}" for one, scorer in measured]
+    refs = [ObjectRef.parse(one) for one, _ in measured]
+    return [
+        f"{begun(ref.project, LONGEST_PROJECT)}/{name}" if ref is not None and names.count(name) > 1 else name
+        for ref, name in zip(refs, names, strict=True)
+    ]
 
 
 def _is_short(run: EvaluationRun) -> bool:

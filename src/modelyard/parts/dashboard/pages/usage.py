@@ -8,9 +8,9 @@ from modelyard.domain.usage import Budget, UsageSum
 from modelyard.parts.dashboard.pages.keys import key_text, limits_text
 from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, money, name_text, when
 from modelyard.parts.reports.html import Html, chip, html, joined, section, table, tag
-from modelyard.report.numbers import NONE, count_text
+from modelyard.report.numbers import count_text
 
-_BUDGETS = (("budget of", ""), ("period", ""), ("spent", ""), ("reserved", "number"))
+_BUDGETS = (("budget of", ""), ("spent", ""), ("period", "choice"), ("reserved", "number"))
 
 LEAD = "What requests and trainings cost, next to the budgets."
 
@@ -84,15 +84,15 @@ def _budgets(view: View) -> Html:
     lines = [
         (
             _whose(view, one),
-            joined([one.period, tag("small", f"since {one.since}") if one.since else ""]),
             budget_bar(one),
+            joined([one.period, tag("small", f"since {one.since}") if one.since else ""]),
             money(one.reserved),
             _warning(one),
         )
         for one in found
     ]
     more = view.link("More budgets", "usage", budgets_after=found.items[-1].id) if found.has_more else ""
-    return section("Budgets", table([*_BUDGETS, ("warns at", "")], lines), more) if lines else Html("")
+    return section("Budgets", table([*_BUDGETS, ("warns at", "choice")], lines), more) if lines else Html("")
 
 
 def budget_bar(one: Budget) -> Html:
@@ -114,7 +114,7 @@ def _whose(view: View, budget: Budget) -> Html:
 
 def _warning(budget: Budget) -> Html:
     if budget.warn_at is None:
-        return html(NONE)
+        return html("")
     reached = joined([" ", chip("reached", "worse")]) if budget.alarming else ""
     return joined([f"{float(budget.warn_at * 100):g} %", reached])
 
