@@ -84,6 +84,10 @@ class RunningCompletion(BookedRequest):
         assert self.plan is not None
         return self.plan.most(self.most_prompt, self.images, tokens * self.request.n)
 
+    def least_cost(self) -> Decimal:
+        """Return what the shortest answer can cost at most."""
+        return self.cost_with(min(1, self.max_tokens))
+
     @cached_property
     def most_prompt(self) -> int:
         """How many tokens the prompt has, or can have where only an answer reports it."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 from modelyard.domain.frozen_fast import maker
-from modelyard.domain.identity import Limits, RateStand
+from modelyard.domain.identity import Limits, Principal, RateStand
 from modelyard.domain.record import KEY
 from modelyard.domain.usage import ENTITY, KEY_OF_API, RATE_PERIOD, Admission, Budget, RateLimit
 from modelyard.domain.worker import PROCESS
@@ -28,52 +28,48 @@ SeeRate = Callable[[RateStand], object]
 
 def reserve(
     runtime: Runtime,
-    admission: Admission,
-    limits: Limits,
+    principal: Principal,
+    entity: str,
+    asks: Callable[[], Admission] | None,
     least: Callable[[], Decimal],
     see: SeeRate | None = None,
 ) -> Flow[Admission | None]:
     """Admit a request. Returns what it has reserved, or None where it has reserved nothing.
 
-    `admission` names the key, the budgets that may be there and what may be spent at most; `least` returns what the
-    shortest answer would cost. `see` receives what is left of the key's rate, if that is limited. What dead processes
-    hold is released when the request would be refused otherwise.
+    `asks` returns its key, the budgets that may be there and what may be spent at most; None where only a rate can
+    apply. `least` returns what the shortest answer would cost. `see` receives what is left of the key's rate, if that
+    is limited. What dead processes hold is released when the request would be refused otherwise.
 
     Raises `RateLimited`, `BudgetExceeded`.
     """
-    store, here = runtime.store, presence.presence_of(runtime)
+    store, key_id, limits = runtime.store, principal.key_id, principal.limits
+    asked, here = (None, None) if asks is None else (asks(), presence.presence_of(runtime))
 
     def admits(tx: Tx) -> Admission | None:
-        return admit(tx, admission, limits, least, here, see)
+        """Apply the rules: rate, concurrent requests, then every budget."""
+        if limits.requests_per_minute is not None:
+            _count_request(tx, key_id, limits.requests_per_minute, see)
+        return None if asked is None or here is None else _admit(tx, asked, limits, least, here)
 
     step: Callable[[Tx], Admission | None] = admits
     if store.blocking:
-        step = DomainStep(step, [(ENTITY, admission.entity), (KEY_OF_API, admission.key_id), (PROCESS, here.id)])
+        processes = [] if here is None else [(PROCESS, here.id)]
+        step = DomainStep(step, [(ENTITY, entity), (KEY_OF_API, key_id), *processes])
     try:
         held = (yield Transact(store, step, durable=False)) if store.blocking else store.transact(step, durable=False)
     except (RateLimited, BudgetExceeded):
-        threads = runtime.store_threads(admission.entity)
-        released = yield Call(lambda: presence.release_dead(runtime), store.blocking, threads)
+        released = yield Call(lambda: presence.release_dead(runtime), store.blocking, runtime.store_threads(entity))
         if not released:
             raise
         held = yield Transact(store, step, durable=False)
-    if held is not None:
+    if held is not None and here is not None:
         here.hold(held.id)
     return held
 
 
-def admit(
-    tx: Tx,
-    admission: Admission,
-    limits: Limits,
-    least: Callable[[], Decimal],
-    here: "presence.Presence",
-    see: SeeRate | None = None,
+def _admit(
+    tx: Tx, admission: Admission, limits: Limits, least: Callable[[], Decimal], here: "presence.Presence"
 ) -> Admission | None:
-    """Apply the rules: rate, concurrent requests, then every budget. `here` is the process that will run the
-    request."""
-    if limits.requests_per_minute is not None:
-        _count_request(tx, admission.key_id, limits.requests_per_minute, see)
     at_once = limits.concurrent_requests
     if at_once is not None and tx.count(Admission, "by_key", admission.key_id) >= at_once:
         raise RateLimited(f"this key may run {at_once} requests at once; wait until one has ended", 1.0)
