@@ -90,10 +90,9 @@ class CompletionPipeline(RunningCompletion):
 
     def _reserve(self) -> Flow[Admission | None]:
         """Reserve the most that the request can cost, where a limit or a budget applies."""
-        assert self.plan is not None
         see = None if self.client is None else self.client.see_rate
-        asks = self.admission if self.plan.budgets or self.principal.limits.concurrent_requests is not None else None
-        return reserve(self.runtime, self.principal, self.attribution.entity, asks, self.least_cost, see)
+        least = partial(self.cost_with, min(1, self.max_tokens))
+        return reserve(self.runtime, self.principal, self.attribution.entity, self.admission(), least, see)
 
     def _answer(self, short_ways: ShortWays) -> Flow[Completion]:
         """Read and assemble the answer. Where that fails, record what was produced."""

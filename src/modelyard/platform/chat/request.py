@@ -5,7 +5,7 @@ string stands for one message of the user, and values such as `Message` and `Too
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict
 
 from modelyard.domain import models
 from modelyard.domain.completion import CompletionRequest, Message, ResponseFormat, Tool, ToolChoice
@@ -106,8 +106,8 @@ def _read(options: CompletionOptions, streamed: bool, details: bool) -> Completi
 
 def build_messages(messages: Messages) -> tuple[Message, ...]:
     """Read messages as `build_request` does."""
-    plain = plain_messages(_listed(messages))
-    return plain or build_request(cast("CompletionOptions", {"model": "-", "messages": messages}), False).messages
+    listed = _listed(messages)
+    return plain_messages(listed) or _read({"model": "-", "messages": listed}, streamed=False, details=False).messages
 
 
 def _listed(messages: Any) -> Any:

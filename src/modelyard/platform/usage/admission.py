@@ -23,38 +23,32 @@ _ROUNDING = 1e-5
 _NOTHING = Decimal(0)
 
 
-SeeRate = Callable[[RateStand], object]
-
-
 def reserve(
     runtime: Runtime,
     principal: Principal,
     entity: str,
-    asks: Callable[[], Admission] | None,
+    asked: Admission | None,
     least: Callable[[], Decimal],
-    see: SeeRate | None = None,
+    see: Callable[[RateStand], object] | None = None,
 ) -> Flow[Admission | None]:
     """Admit a request. Returns what it has reserved, or None where it has reserved nothing.
 
-    `asks` returns its key, the budgets that may be there and what may be spent at most; None where only a rate can
-    apply. `least` returns what the shortest answer would cost. `see` receives what is left of the key's rate, if that
-    is limited. What dead processes hold is released when the request would be refused otherwise.
+    `asked` names the key, the budgets that may be there and what may be spent at most; it is None where nothing but a
+    rate applies. `least` returns what the shortest answer would cost. `see` receives what is left of the key's rate, if
+    that is limited. What dead processes hold is released when the request would be refused otherwise.
 
     Raises `RateLimited`, `BudgetExceeded`.
     """
     store, key_id, limits = runtime.store, principal.key_id, principal.limits
-    asked, here = (None, None) if asks is None else (asks(), presence.presence_of(runtime))
+    here = None if asked is None else presence.presence_of(runtime)
 
     def admits(tx: Tx) -> Admission | None:
-        """Apply the rules: rate, concurrent requests, then every budget."""
         if limits.requests_per_minute is not None:
             _count_request(tx, key_id, limits.requests_per_minute, see)
         return None if asked is None or here is None else _admit(tx, asked, limits, least, here)
 
-    step: Callable[[Tx], Admission | None] = admits
-    if store.blocking:
-        processes = [] if here is None else [(PROCESS, here.id)]
-        step = DomainStep(step, [(ENTITY, entity), (KEY_OF_API, key_id), *processes])
+    domains = [(ENTITY, entity), (KEY_OF_API, key_id), *([] if here is None else [(PROCESS, here.id)])]
+    step: Callable[[Tx], Admission | None] = DomainStep(admits, domains) if store.blocking else admits
     try:
         held = (yield Transact(store, step, durable=False)) if store.blocking else store.transact(step, durable=False)
     except (RateLimited, BudgetExceeded):
@@ -84,7 +78,7 @@ def _admit(
     return held
 
 
-def _count_request(tx: Tx, key_id: str, per_minute: int, see: SeeRate | None) -> None:
+def _count_request(tx: Tx, key_id: str, per_minute: int, see: Callable[[RateStand], object] | None) -> None:
     kept, time = tx.find(RateLimit, KEY, key_id), tx.time
     used = _limit(key_id, time) if kept is None else kept
     wait, after = used.request(time, per_minute)
