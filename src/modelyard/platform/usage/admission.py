@@ -47,13 +47,13 @@ def reserve(
             _count_request(tx, key_id, limits.requests_per_minute, see)
         return None if asked is None or here is None else _admit(tx, asked, limits, least, here)
 
-    domains = [(ENTITY, entity), (KEY_OF_API, key_id), *([] if here is None else [(PROCESS, here.id)])]
-    step: Callable[[Tx], Admission | None] = DomainStep(admits, domains) if store.blocking else admits
+    step: Callable[[Tx], Admission | None] = admits
+    if store.blocking:
+        step = DomainStep(admits, [(ENTITY, entity), (KEY_OF_API, key_id), *([(PROCESS, here.id)] if here else [])])
     try:
         held = (yield Transact(store, step, durable=False)) if store.blocking else store.transact(step, durable=False)
     except (RateLimited, BudgetExceeded):
-        released = yield Call(lambda: presence.release_dead(runtime), store.blocking, runtime.store_threads(entity))
-        if not released:
+        if not (yield Call(lambda: presence.release_dead(runtime), store.blocking, runtime.store_threads(entity))):
             raise
         held = yield Transact(store, step, durable=False)
     if held is not None and here is not None:
