@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 SQLITE_VERSION: tuple[int, ...] = sqlite3.sqlite_version_info
 
-for _kind, _as_bound in ((type(None), {}.get), (bool, int)):  # to find that there is none takes 2,100 and more
+for _kind, _as_bound in ((type(None), {}.get), (bool, int)):  # without: 2,100 to 3,200 instructions a value
     sqlite3.adapters.setdefault((_kind, sqlite3.PrepareProtocol), _as_bound)
 
 _STATEMENTS = 256
