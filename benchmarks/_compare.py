@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +31,22 @@ class Worker:
     """A process that runs a workload of one commit when it is asked."""
 
     def __init__(self, process: subprocess.Popen[str], name: str) -> None:
-        self._process = process
-        if self._line() != "ready\n":
-            raise CannotRun(name)
+        self._process, self._name = process, name
+        self._line()
 
     def spend(self, calls: int) -> int:
-        """CPU in nanoseconds of so many calls."""
+        """CPU in nanoseconds of so many calls. Raises `CannotRun` where the process has ended in one of them."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{calls}\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # then there is no line, either
+            self._process.stdin.write(f"{calls}\n")
+            self._process.stdin.flush()
         return int(self._line())
 
     def _line(self) -> str:
         assert self._process.stdout is not None
-        return self._process.stdout.readline()
+        if not (line := self._process.stdout.readline()):
+            raise CannotRun(self._name)
+        return line
 
 
 @contextmanager
@@ -57,7 +59,8 @@ def worker(source: Path, name: str) -> Iterator[Worker]:
             yield Worker(process, name)
         finally:
             assert process.stdin is not None
-            process.stdin.close()
+            with suppress(BrokenPipeError):  # of a process that has ended
+                process.stdin.close()
 
 
 def in_turns(sources: Sequence[Path], name: str) -> dict[str, Any]:

@@ -20,8 +20,8 @@ ROWS = st.lists(st.dictionaries(st.text(max_size=5), VALUES | st.text() | st.lis
 def test_rows_that_were_written_are_read_back_by_their_indexes(rows: list[dict[str, Any]]) -> None:
     file = b"".join(dump_row(row, number) for number, row in enumerate(rows))
     assert list(read_rows(io.BytesIO(file))) == rows
-    assert list(read_dumped(io.BytesIO(file), lambda _: True)) == list(enumerate(rows))
-    assert [index for index, _ in read_dumped(io.BytesIO(file), lambda index: index % 2 == 1)] == list(
+    assert [(at, row) for at, row, _ in read_dumped(io.BytesIO(file), lambda _: True)] == list(enumerate(rows))
+    assert [index for index, _, _ in read_dumped(io.BytesIO(file), lambda index: index % 2 == 1)] == list(
         range(1, len(rows), 2)
     )
 

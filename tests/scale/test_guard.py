@@ -81,3 +81,15 @@ def test_no_counter_is_a_failure(guard: ModuleType, monkeypatch: pytest.MonkeyPa
     with pytest.raises(SystemExit, match="apt-get install valgrind"):
         instructions.install()
     assert ["valgrind" in command for command in commands] == [False, True]
+
+
+@pytest.mark.parametrize("says", ["", "print('ready', flush=True)", "print('ready', flush=True); input()"])
+def test_a_commit_whose_process_ends_cannot_run_the_workload(
+    guard: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str
+) -> None:
+    compared = importlib.import_module("benchmarks._compare")
+    script = tmp_path / "ends.py"
+    script.write_text(says)
+    monkeypatch.setattr(compared, "SCRIPT", script)
+    with pytest.raises(compared.CannotRun), compared.worker(tmp_path, "stream") as one:
+        one.spend(1)

@@ -53,16 +53,16 @@ def read_rows(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
         yield _object(loads(line, at=("line", number)), "line", number)
 
 
-def read_dumped(file: BinaryIO, wanted: Callable[[int], bool]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows at the `wanted` indices, from 0, of a file of lines that `dump_row` has made and checked. Raises
-    `InvalidInput` for a broken line."""
+def read_dumped(file: BinaryIO, wanted: Callable[[int], bool]) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """Yield the rows at the `wanted` indices, from 0, of a file of lines that `dump_row` has made and checked, each
+    with its text. Raises `InvalidInput` for a broken line."""
     for index, line in enumerate(file):
         if wanted(index):
             try:
-                row = _decode(line.decode())
+                row = _decode(text := line.decode())
             except ValueError:
                 raise InvalidInput.at("line", index + 1, msg="is not valid JSON: the file was damaged") from None
-            yield index, row
+            yield index, row, text.rstrip()
 
 
 def dump_row(row: Any, number: int) -> bytes:

@@ -329,5 +329,5 @@ def rate_headers(stand: RateStand) -> list[Header]:
     return [
         ("x-ratelimit-limit-requests", str(stand.limit)),
         ("x-ratelimit-remaining-requests", str(stand.remaining)),
-        ("x-ratelimit-reset-requests", f"{round(stand.reset, 3):g}s"),
+        ("x-ratelimit-reset-requests", f"{stand.reset:.3f}".rstrip("0").rstrip(".") + "s"),
     ]

@@ -1,6 +1,7 @@
 """Rows that are called and scored in place come to the same as those that threads call and score."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from example_counts import examples
 from modelyard import Platform, open_platform
 from modelyard.backends.echo import EchoBackend
+from modelyard.domain.canonical import digest
+from modelyard.domain.evaluation.run import Prediction
 from modelyard.domain.usage import LedgerEntry
 
 ROWS = st.lists(
@@ -56,3 +59,16 @@ def test_in_place_and_in_threads_rows_come_to_the_same(
         # A time-out needs threads, and so do several scorers at a time that may wait.
         in_threads = outcome_of(threads, rows, names, concurrency=concurrency, timeout=600.0, scorer_concurrency=2)
     assert in_place == in_threads
+
+
+@pytest.mark.parametrize("prompt", ["plain", "é and \\ and \n"])
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_what_a_scorer_changes_in_a_row_is_not_what_is_stored(tmp_path: Path, prompt: str, on_disk: bool) -> None:
+    def changing(output: Any, row: Any) -> bool:
+        row["prompt"] = "changed"
+        return True
+
+    with open_platform(*([tmp_path / "yard.db"] if on_disk else [])) as platform:
+        result = platform.evaluations.run("e", "echo", [{"prompt": prompt}], changing, project="p")
+        (kept,) = platform._runtime.store.read(lambda snapshot: snapshot.page(Prediction, "by_run", result.run.id))
+    assert (dict(kept.inputs), kept.row_digest) == ({"prompt": prompt}, digest({"prompt": prompt}))

@@ -115,7 +115,7 @@ class EmbeddingPipeline(BookedRequest):
         now, entity, key_id = self.runtime.clock.now(), self.attribution.entity, self.principal.key_id
         asked = budget_ids(entity, key_id, self.attribution.project)
         admission = Admission(self.id, key_id, entity, asked, longest, now)
-        return reserve(self.runtime, admission, self.principal.limits, lambda: longest)
+        return reserve(self.runtime, self.principal, entity, admission, lambda: longest)
 
     # ---- while it embeds
 

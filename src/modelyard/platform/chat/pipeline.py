@@ -91,8 +91,8 @@ class CompletionPipeline(RunningCompletion):
     def _reserve(self) -> Flow[Admission | None]:
         """Reserve the most that the request can cost, where a limit or a budget applies."""
         see = None if self.client is None else self.client.see_rate
-        least = partial(self.cost_with, min(1, self.max_tokens))
-        return reserve(self.runtime, self.admission(), self.principal.limits, least, see)
+        of = self.runtime, self.principal, self.attribution.entity, self.admission()
+        return reserve(*of, lambda: self.cost_with(min(1, self.max_tokens)), see)
 
     def _answer(self, short_ways: ShortWays) -> Flow[Completion]:
         """Read and assemble the answer. Where that fails, record what was produced."""

@@ -5,13 +5,13 @@ string stands for one message of the user, and values such as `Message` and `Too
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict
 
 from modelyard.domain import models
 from modelyard.domain.completion import CompletionRequest, Message, ResponseFormat, Tool, ToolChoice
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat import values
-from modelyard.formats.chat.plain_fast import plain_request
+from modelyard.formats.chat.plain_fast import plain_messages, plain_request
 
 Messages = str | Sequence[Message | Mapping[str, Any]]
 
@@ -106,7 +106,8 @@ def _read(options: CompletionOptions, streamed: bool, details: bool) -> Completi
 
 def build_messages(messages: Messages) -> tuple[Message, ...]:
     """Read messages as `build_request` does."""
-    return build_request(cast("CompletionOptions", {"model": "-", "messages": messages}), streamed=False).messages
+    listed = _listed(messages)
+    return plain_messages(listed) or _read({"model": "-", "messages": listed}, streamed=False, details=False).messages
 
 
 def _listed(messages: Any) -> Any:

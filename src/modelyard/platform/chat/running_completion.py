@@ -90,11 +90,12 @@ class RunningCompletion(BookedRequest):
         known = self.prompt_tokens
         return checks.most_prompt(self.request, self.served.entry.context_length) if known is None else known
 
-    def admission(self) -> Admission:
-        """Return what the request asks of the budgets and limits: the most that it can cost."""
+    def admission(self) -> Admission | None:
+        """Return what the request asks of budgets and places: the most that it can cost. None where there are none."""
         assert self.plan is not None
-        asked, now = self.plan.budgets, self.runtime.clock.now()
-        most = self.cost_with(self.max_tokens) if asked else _NOTHING
+        if not (asked := self.plan.budgets) and self.principal.limits.concurrent_requests is None:
+            return None
+        most, now = self.cost_with(self.max_tokens) if asked else _NOTHING, self.runtime.clock.now()
         return _admission(self.id, self.principal.key_id, self.attribution.entity, asked, most, now)
 
     def to_show(self, assembler: ResponseAssembler) -> int:

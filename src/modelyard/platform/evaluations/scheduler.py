@@ -47,12 +47,14 @@ def is_limited(runtime: Runtime, principal: Principal, entity: str, project: str
 class WorkItem:
     """One trial of one row to evaluate. `number` is its position in the order in which they begin. `copied` is the
     prediction that is rescored: no model is called. `unsure`: an earlier attempt may have called the model for it
-    already."""
+    already. Functions may change the `row`; what is stored are its `inputs`."""
 
     number: int
     index: int
     trial: int
     row: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+    row_digest: str
     copied: Prediction | None = None
     unsure: bool = False
 

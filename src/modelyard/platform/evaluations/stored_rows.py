@@ -17,7 +17,7 @@ from modelyard.domain.evaluation.run import Prediction, Score, Source
 from modelyard.domain.evaluation.running_totals import VALUE
 from modelyard.domain.frozen_fast import maker
 from modelyard.domain.job import Job, JobKind
-from modelyard.domain.record import EMPTY
+from modelyard.domain.record import EMPTY, WrittenMapping, frozen_mapping
 from modelyard.formats.jsonl import read_dumped
 from modelyard.platform.evaluations.references import Namespace
 from modelyard.platform.evaluations.row_evaluation import ModelUnderTest
@@ -62,7 +62,7 @@ class JobRows:
         sources = enumerate(iter_index_live(self.runtime, Prediction, "by_run", self.job.spec["source"]))
         for number, (place, source) in enumerate(islice(sources, shard, None, shards)):
             if left.has(number, key := _key_of_copy(place, source)):
-                yield WorkItem(number, *key, source.inputs, source)
+                yield WorkItem(number, *key, source.inputs, source.inputs, source.row_digest, source)
 
     def _read(self, left: RemainingRows) -> Iterator[WorkItem]:
         (shard, shards), trials = self.shard, self.job.spec["trials"]
@@ -72,10 +72,11 @@ class JobRows:
             return index % shards == shard and (index // shards >= first or index in rows)
 
         with self.runtime.artifacts.open(self.job.spec.get("artifact") or self.job.spec["dataset"]) as file:
-            for index, row in read_dumped(file, wanted):
+            for index, row, text in read_dumped(file, wanted):
+                kept = frozen_mapping(row) if "\\" in text else WrittenMapping(text), digest(row)
                 for trial in range(trials):
                     if left.has(number := index // shards * trials + trial, (index, trial)):
-                        yield WorkItem(number, index, trial, row)
+                        yield WorkItem(number, index, trial, row, *kept)
 
 
 def _key_of_copy(number: int, source: Prediction) -> RowKey:
@@ -174,8 +175,8 @@ class RowRecords:
             done.id,
             *self.namespace,
             self._model_ref,
-            item.row,
-            digest(item.row),
+            item.inputs,
+            item.row_digest,
             done.started_at,
             self.run_id,
             item.index,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 from modelyard.domain.frozen_fast import maker
-from modelyard.domain.identity import Limits, RateStand
+from modelyard.domain.identity import Limits, Principal, RateStand
 from modelyard.domain.record import KEY
 from modelyard.domain.usage import ENTITY, KEY_OF_API, RATE_PERIOD, Admission, Budget, RateLimit
 from modelyard.domain.worker import PROCESS
@@ -23,57 +23,47 @@ _ROUNDING = 1e-5
 _NOTHING = Decimal(0)
 
 
-SeeRate = Callable[[RateStand], object]
-
-
 def reserve(
     runtime: Runtime,
-    admission: Admission,
-    limits: Limits,
+    principal: Principal,
+    entity: str,
+    asked: Admission | None,
     least: Callable[[], Decimal],
-    see: SeeRate | None = None,
+    see: Callable[[RateStand], object] | None = None,
 ) -> Flow[Admission | None]:
     """Admit a request. Returns what it has reserved, or None where it has reserved nothing.
 
-    `admission` names the key, the budgets that may be there and what may be spent at most; `least` returns what the
-    shortest answer would cost. `see` receives what is left of the key's rate, if that is limited. What dead processes
-    hold is released when the request would be refused otherwise.
+    `asked` names the key, the budgets that may be there and what may be spent at most; it is None where nothing but a
+    rate applies. `least` returns what the shortest answer would cost. `see` receives what is left of the key's rate, if
+    that is limited. What dead processes hold is released when the request would be refused otherwise.
 
     Raises `RateLimited`, `BudgetExceeded`.
     """
-    store, here = runtime.store, presence.presence_of(runtime)
+    store, key_id, limits = runtime.store, principal.key_id, principal.limits
+    here = None if asked is None else presence.presence_of(runtime)
 
     def admits(tx: Tx) -> Admission | None:
-        return admit(tx, admission, limits, least, here, see)
+        if limits.requests_per_minute is not None:
+            _count_request(tx, key_id, limits.requests_per_minute, see)
+        return None if asked is None or here is None else _admit(tx, asked, limits, least, here)
 
     step: Callable[[Tx], Admission | None] = admits
     if store.blocking:
-        step = DomainStep(step, [(ENTITY, admission.entity), (KEY_OF_API, admission.key_id), (PROCESS, here.id)])
+        step = DomainStep(admits, [(ENTITY, entity), (KEY_OF_API, key_id), *([(PROCESS, here.id)] if here else [])])
     try:
         held = (yield Transact(store, step, durable=False)) if store.blocking else store.transact(step, durable=False)
     except (RateLimited, BudgetExceeded):
-        threads = runtime.store_threads(admission.entity)
-        released = yield Call(lambda: presence.release_dead(runtime), store.blocking, threads)
-        if not released:
+        if not (yield Call(lambda: presence.release_dead(runtime), store.blocking, runtime.store_threads(entity))):
             raise
         held = yield Transact(store, step, durable=False)
-    if held is not None:
+    if held is not None and here is not None:
         here.hold(held.id)
     return held
 
 
-def admit(
-    tx: Tx,
-    admission: Admission,
-    limits: Limits,
-    least: Callable[[], Decimal],
-    here: "presence.Presence",
-    see: SeeRate | None = None,
+def _admit(
+    tx: Tx, admission: Admission, limits: Limits, least: Callable[[], Decimal], here: "presence.Presence"
 ) -> Admission | None:
-    """Apply the rules: rate, concurrent requests, then every budget. `here` is the process that will run the
-    request."""
-    if limits.requests_per_minute is not None:
-        _count_request(tx, admission.key_id, limits.requests_per_minute, see)
     at_once = limits.concurrent_requests
     if at_once is not None and tx.count(Admission, "by_key", admission.key_id) >= at_once:
         raise RateLimited(f"this key may run {at_once} requests at once; wait until one has ended", 1.0)
@@ -88,7 +78,7 @@ def admit(
     return held
 
 
-def _count_request(tx: Tx, key_id: str, per_minute: int, see: SeeRate | None) -> None:
+def _count_request(tx: Tx, key_id: str, per_minute: int, see: Callable[[RateStand], object] | None) -> None:
     kept, time = tx.find(RateLimit, KEY, key_id), tx.time
     used = _limit(key_id, time) if kept is None else kept
     wait, after = used.request(time, per_minute)

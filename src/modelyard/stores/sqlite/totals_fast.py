@@ -11,6 +11,7 @@ beside the columns of the record, so that SQL alone can add up what was added (`
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -63,9 +64,10 @@ class TotalsOf:
 
     def added_up(self, records: Iterable[Any]) -> list[Any]:
         """Return what records add to each of their totals. Raises `ValueError` for a sum that no column can hold."""
-        totals: dict[tuple[Any, ...], Any] = {}
+        totals: dict[Any, Any] = {}
+        key_of = attrgetter(*self.sums.key)
         for one in map(self.total_of, records):
-            key = tuple([getattr(one, name) for name in self.sums.key])
+            key = key_of(one)
             totals[key] = totals[key] + one if key in totals else one
         for total in totals.values():
             for name in self.sums.sums:
