@@ -45,7 +45,7 @@ def reserve(
     def admits(tx: Tx) -> Admission | None:
         if limits.requests_per_minute is not None:
             _count_request(tx, key_id, limits.requests_per_minute, see)
-        return None if asked is None or here is None else _admit(tx, asked, limits, least, here)
+        return None if asked is None or here is None else admit(tx, asked, limits, least, here)
 
     step: Callable[[Tx], Admission | None] = admits
     if store.blocking:
@@ -61,7 +61,7 @@ def reserve(
     return held
 
 
-def _admit(
+def admit(
     tx: Tx, admission: Admission, limits: Limits, least: Callable[[], Decimal], here: "presence.Presence"
 ) -> Admission | None:
     at_once = limits.concurrent_requests
