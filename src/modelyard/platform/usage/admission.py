@@ -64,6 +64,7 @@ def reserve(
 def admit(
     tx: Tx, admission: Admission, limits: Limits, least: Callable[[], Decimal], here: "presence.Presence"
 ) -> Admission | None:
+    """Apply the rules: concurrent requests, then every budget. `here` is the process that will run the request."""
     at_once = limits.concurrent_requests
     if at_once is not None and tx.count(Admission, "by_key", admission.key_id) >= at_once:
         raise RateLimited(f"this key may run {at_once} requests at once; wait until one has ended", 1.0)
