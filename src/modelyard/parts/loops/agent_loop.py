@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from functools import partial
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
@@ -26,7 +25,7 @@ from modelyard.parts.loops.agents import AGENT, AgentOptions, agent_spec, loaded
 from modelyard.parts.loops.config import LoopOptions
 from modelyard.parts.loops.part import LOOP
 from modelyard.parts.loops.record import RUN, Turns
-from modelyard.parts.loops.rollouts import HowTried, Rollouts, WantedGroup, rewards_itself
+from modelyard.parts.loops.rollouts import LOST, HowTried, Rollouts, WantedGroup, rewards_itself
 from modelyard.parts.loops.rounds import TrainingLoop
 from modelyard.parts.loops.sampling import round_metrics
 from modelyard.platform.evaluations.scorers import build_scorer
@@ -252,11 +251,13 @@ class AgentLoop(TrainingLoop):
         yield from self._rollouts.until_settled({wanted.id})
 
     def _score(self) -> float:
-        found = self.runtime.store.read(partial(_rewards, self.done[RUN]))
+        episodes = self.runtime.store.read(lambda snapshot: [*episodes_of(snapshot, self.done[RUN])])
+        found = [one.reward for one in episodes if one.reward is not None]
         if not found:
+            why = next((f" ({one.failure})" for one in episodes if one.failure not in ("", LOST)), "")
             raise TrainingError(
-                f"no attempt at the held-out tasks has a reward; look at the group {self.done[RUN]} of episodes, then "
-                "start a new loop"
+                f"no attempt at the held-out tasks has a reward{why}; look at the group {self.done[RUN]} of episodes, "
+                "then start a new loop"
             )
         return sum(found) / len(found)
 
@@ -265,7 +266,3 @@ class AgentLoop(TrainingLoop):
     def _succeed(self) -> None:
         self._rollouts.end()
         super()._succeed()
-
-
-def _rewards(group_id: str, snapshot: Snapshot) -> list[float]:
-    return [one.reward for one in episodes_of(snapshot, group_id) if one.reward is not None]
