@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.models import Model
 from modelyard.domain.record import Order
 from modelyard.errors import Conflict, InvalidInput
-from modelyard.parts.episodes.environments import inspect_tasks, openenv_tasks, verifiers_tasks
+from modelyard.parts.episodes.environments import harbor_tasks, inspect_tasks, openenv_tasks, verifiers_tasks
 from modelyard.parts.episodes.handle import ROOT_URL, EpisodeGroupHandle, EpisodeHandle, checked_root, handles_of
 from modelyard.parts.episodes.making import NewEpisode, add_episode, budget_amount, check_deadline
 from modelyard.parts.episodes.records import Episode, EpisodeGroup
@@ -133,6 +134,22 @@ class Episodes:
         `max_tokens`. Raises `InvalidInput`, `MissingExtra`.
         """
         return openenv_tasks.environment_of(url, resets, action, observation, turns, options)
+
+    def harbor(
+        self,
+        folder: str | Path,
+        *,
+        agent: Mapping[str, Any],
+        environment: Mapping[str, Any] | None = None,
+        reward: str | None = None,
+    ) -> Mapping[str, Any]:
+        """Return the `tasks` and the `agent` of task folders of Harbor, for `training.loop(model, **these)`.
+
+        `folder` is a task, or has one in each of its folders; `agent` and `environment` are what Harbor takes for a
+        trial, as JSON: Docker by default. An attempt is a trial, in a process of its own, and what its verifier says is
+        the reward, of this name if it says several. Raises `InvalidInput`, `MissingExtra`.
+        """
+        return harbor_tasks.environment_of(folder, agent, environment or {}, reward)
 
     # ---- reading
 

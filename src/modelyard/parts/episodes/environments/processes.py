@@ -56,5 +56,6 @@ def answer(function: Callable[..., Any]) -> None:
     try:
         result = {"value": function(**json.load(sys.stdin))}
     except Exception as error:  # noqa: BLE001 - it is raised again where the result is read
-        result = {"error": f"{type(error).__name__}: {error}"[-MOST_SAID:]}
+        kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
+        result = {"error": f"{kind}{error}"[-MOST_SAID:]}
     Path(sys.argv[-1]).write_text(json.dumps(result))
