@@ -26,7 +26,7 @@ TASK_FILE = "task.toml"
 def environment_of(
     folder: str | Path, agent: Mapping[str, Any], environment: Mapping[str, Any], reward: str | None
 ) -> dict[str, Any]:
-    """Return `tasks` and `agent` for `training.loop`. Raises `InvalidInput`, `MissingExtra`."""
+    """Return task folders as `tasks`, and the `agent` that runs trials. Raises `InvalidInput`, `MissingExtra`."""
     kind, trial = package("harbor.models.task.task", "harbor").Task, package("harbor.models.trial.config", "harbor")
     place = Path(folder).resolve()
     found = [place] if (place / TASK_FILE).is_file() else sorted(one.parent for one in place.glob(f"*/{TASK_FILE}"))

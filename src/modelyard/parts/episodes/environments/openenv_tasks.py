@@ -30,7 +30,7 @@ def environment_of(
     turns: int,
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return `tasks` and `agent` for `training.loop`. Raises `InvalidInput`, `MissingExtra`."""
+    """Return `resets` as `tasks`, and the `agent` that plays sessions. Raises `InvalidInput`, `MissingExtra`."""
     package("openenv.core", "openenv")
     if type(turns) is not int or turns < 1:
         raise InvalidInput.at("turns", msg="must be a whole number from 1")

@@ -19,7 +19,7 @@ MOST_TASKS = 100_000
 
 
 def environment_of(environment: str | Mapping[str, Any], select: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `tasks` and `agent` for `training.loop`. Raises `InvalidInput`, `MissingExtra`."""
+    """Return the `tasks` of an environment and the `agent` that plays them. Raises `InvalidInput`, `MissingExtra`."""
     vf = package("verifiers.v1", "verifiers")
     given = as_json(
         {"taskset": {"id": environment}} if isinstance(environment, str) else dict(environment), at=("environment",)
