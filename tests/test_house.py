@@ -210,6 +210,7 @@ TIES = {
     ("fine_tuning", "batches"): "training data and results are files",
     ("fine_tuning", "readers"): "files and rows that are not read are called what they are",
     ("fine_tuning", "loops"): "reinforcement fine-tuning is a loop",
+    ("loops", "interchange"): "held-out attempts of an agent are kept as a run",
     ("loops", "distillation"): "a teacher may score the answers of a round",
     ("loops", "episodes"): "what an agent does in a round is episodes",
     ("loops", "server"): "agents call an application of WSGI",

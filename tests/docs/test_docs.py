@@ -29,6 +29,7 @@ DATA = {"text", "json", "mermaid", "yaml"}
 CLIENTS = {
     "use-the-rl-client.md": "art",
     "use-the-trace-client.md": "weave",
+    "train-a-command-line.md": "llm",
     "serve-a-local-model.md": "torch",
     "train-a-local-model.md": "torch",
     "take-a-model-elsewhere.md": "torch",

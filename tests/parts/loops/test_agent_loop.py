@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import loop_agents
-from modelyard import Platform, Pricing, open_platform
+from modelyard import NotWorse, Platform, Pricing, open_platform
 from modelyard.domain.job import JobStatus
 from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.engines.tabular.trainer import TabularTrainer
@@ -287,3 +287,28 @@ def test_a_budget_ends_the_loop_which_continues_with_the_groups_that_it_has() ->
         turns = [it.id for one in groups(platform) for ep in platform.episodes.get(one.id) for it in ep.turns()]
         booked = [one.id for one in platform.usage.list() if one.completion_tokens]
         assert sorted(turns) == sorted(booked)
+
+
+def test_the_gate_decides_by_what_the_held_out_attempts_were_rewarded(platform: Platform) -> None:
+    job = loop(platform, held_out=HELD_OUT, rounds=1, evaluation="exam")
+    job.wait()
+    validated = [group for group in groups(platform) if group.name.startswith("held-out")]
+    for group in validated:
+        run = platform.evaluations.runs.get(group.id)
+        kept = [*platform.episodes.episodes(group.id)]
+        assert run.summary is not None
+        assert run.summary["mean"] == pytest.approx(sum(one.reward or 0 for one in kept) / len(kept))
+    assert len(validated) == 2
+    platform.models.promote("p/m", step=0)
+    made = platform.models.promote("p/m", step=1, require=NotWorse("exam", margin=1000))
+    assert made.verdict["candidate_run"] in {group.id for group in validated}
+    assert made.verdict["metrics"]["reward"]["rows"] == len(HELD_OUT)
+
+
+def test_held_out_attempts_that_failed_are_rows_on_which_the_model_failed(platform: Platform) -> None:
+    with pytest.raises(JobFailed, match=r"no attempt at the held-out tasks has a reward \(\w+: .+\); look at"):
+        loop(platform, agent=loop_agents.fails, held_out=HELD_OUT).wait()
+    (group,) = (one for one in groups(platform) if one.name.startswith("held-out"))
+    summary = platform.evaluations.runs.get(group.id).summary
+    assert summary is not None
+    assert summary["model_errors"] == len(HELD_OUT)

@@ -125,7 +125,12 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "must be one number a trial",
     ),
     "rates": ({"learning_rate": [[1e-5, 1e-5, 1e-5]]}, InvalidInput, "learning_rate: names 3 rates"),
-    "method": ({"learning_rate": RATES, "method": "rl"}, InvalidInput, "method: must be sft or dpo"),
+    "method": ({"learning_rate": RATES, "method": "rl"}, InvalidInput, "method: must be sft or dpo; not rl: it trains"),
+    "distill": (
+        {"learning_rate": RATES, "method": "distill"},
+        InvalidInput,
+        "not distill: its rows are scored by a teacher as it samples",
+    ),
     "seed": ({"learning_rate": RATES, "seed": "a"}, InvalidInput, "seed: must be a whole number"),
     "name": ({"learning_rate": RATES, "name": "a/b"}, InvalidInput, "name: must be"),
     "part": ({"learning_rate": RATES, "validation": 1.5}, InvalidInput, "validation: must lie between"),

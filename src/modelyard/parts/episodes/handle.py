@@ -54,13 +54,7 @@ class EpisodeHandle:
     @property
     def environment(self) -> Mapping[str, str]:
         """The variables by which the usual clients find the address and the key, for `subprocess.run(env=...)`."""
-        return {
-            "OPENAI_BASE_URL": self.base_url,
-            "OPENAI_API_BASE": self.base_url,
-            "OPENAI_API_KEY": self.key,
-            "ANTHROPIC_BASE_URL": self.root_url,
-            "ANTHROPIC_API_KEY": self.key,
-        }
+        return client_variables(self.root_url, self.key)
 
     def reward(self, value: float) -> None:
         """Say how good the attempt was; true and false are 1 and 0. The last reward before the group is trained counts.
@@ -175,6 +169,18 @@ def handles_of(
         for one in episodes_of(snapshot, group.id)
     )
     return EpisodeGroupHandle(runtime, principal, group, episodes)
+
+
+def client_variables(root_url: str, key: str) -> Mapping[str, str]:
+    """Return the variables of the usual clients for the address of a server and a key of it."""
+    base_url = f"{root_url}/inference/v1"
+    return {
+        "OPENAI_BASE_URL": base_url,
+        "OPENAI_API_BASE": base_url,
+        "OPENAI_API_KEY": key,
+        "ANTHROPIC_BASE_URL": root_url,
+        "ANTHROPIC_API_KEY": key,
+    }
 
 
 def checked_root(url: str) -> str:

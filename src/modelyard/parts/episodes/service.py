@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.models import Model
 from modelyard.domain.record import Order
 from modelyard.errors import Conflict, InvalidInput
-from modelyard.parts.episodes.environments import inspect_tasks
+from modelyard.parts.episodes.environments import harbor_tasks, inspect_tasks, openenv_tasks, verifiers_tasks
 from modelyard.parts.episodes.handle import ROOT_URL, EpisodeGroupHandle, EpisodeHandle, checked_root, handles_of
 from modelyard.parts.episodes.making import NewEpisode, add_episode, budget_amount, check_deadline
 from modelyard.parts.episodes.records import Episode, EpisodeGroup
@@ -102,6 +103,53 @@ class Episodes:
         attempt is `inspect eval` on one sample, in a process of its own. Raises `InvalidInput`, `MissingExtra`.
         """
         return inspect_tasks.environment_of(task, scorer, arguments)
+
+    def verifiers(
+        self, environment: str | Mapping[str, Any], *, select: Mapping[str, Any] | None = None
+    ) -> Mapping[str, Any]:
+        """Return the `tasks` and the `agent` of an environment of verifiers, for `training.loop(model, **these)`.
+
+        `environment` is the id of a taskset that is installed, or what verifiers takes under `[env]`, as JSON; `select`
+        chooses tasks, as its `SelectConfig` does. Its harness is the agent, and the sum of its rewards the reward. Each
+        attempt is one of its episodes, in a process of its own. Raises `InvalidInput`, `MissingExtra`.
+        """
+        return verifiers_tasks.environment_of(environment, select or {})
+
+    def openenv(
+        self,
+        url: str,
+        *,
+        resets: Sequence[Mapping[str, Any]],
+        action: str | None = None,
+        observation: str | None = None,
+        turns: int = 10,
+        **options: Any,
+    ) -> Mapping[str, Any]:
+        """Return the `tasks` and the `agent` of an OpenEnv environment, for `training.loop(model, **these)`.
+
+        `url` is the address of its server, and each of `resets` a task: what it is reset with. The model reads the
+        field `observation`, or else all of it as JSON, and its answer is the field `action`, by default the only text
+        that an action has; of an environment with MCP tools it calls these. After `turns` answers, or when the
+        environment is done, the reward is the sum of those of the steps. `options` are those of each chat, such as
+        `max_tokens`. Raises `InvalidInput`, `MissingExtra`.
+        """
+        return openenv_tasks.environment_of(url, resets, action, observation, turns, options)
+
+    def harbor(
+        self,
+        folder: str | Path,
+        *,
+        agent: Mapping[str, Any],
+        environment: Mapping[str, Any] | None = None,
+        reward: str | None = None,
+    ) -> Mapping[str, Any]:
+        """Return the `tasks` and the `agent` of task folders of Harbor, for `training.loop(model, **these)`.
+
+        `folder` is a task, or has one in each of its folders; `agent` and `environment` are what Harbor takes for a
+        trial, as JSON: Docker by default. An attempt is a trial, in a process of its own, and what its verifier says is
+        the reward, of this name if it says several. Raises `InvalidInput`, `MissingExtra`.
+        """
+        return harbor_tasks.environment_of(folder, agent, environment or {}, reward)
 
     # ---- reading
 

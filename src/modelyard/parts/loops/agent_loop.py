@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from functools import partial
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
@@ -17,16 +16,17 @@ from modelyard.domain.training import TrajectoryGroup
 from modelyard.errors import InvalidInput, TrainingError
 from modelyard.parts.episodes.handle import checked_root
 from modelyard.parts.episodes.making import budget_amount, check_deadline
-from modelyard.parts.episodes.records import EpisodeGroup
+from modelyard.parts.episodes.records import Episode, EpisodeGroup
 from modelyard.parts.episodes.service import DEADLINE, MAX_SIZE
 from modelyard.parts.episodes.training import GROUPS, GroupChanged, Read, as_read, claim_groups
 from modelyard.parts.episodes.trajectories import episodes_of, trajectory_group
 from modelyard.parts.loops import request as loops
 from modelyard.parts.loops.agents import AGENT, AgentOptions, agent_spec, loaded, returned
 from modelyard.parts.loops.config import LoopOptions
+from modelyard.parts.loops.held_out_runs import keep_held_out
 from modelyard.parts.loops.part import LOOP
 from modelyard.parts.loops.record import RUN, Turns
-from modelyard.parts.loops.rollouts import HowTried, Rollouts, WantedGroup, rewards_itself
+from modelyard.parts.loops.rollouts import LOST, HowTried, Rollouts, WantedGroup, rewards_itself
 from modelyard.parts.loops.rounds import TrainingLoop
 from modelyard.parts.loops.sampling import round_metrics
 from modelyard.platform.evaluations.scorers import build_scorer
@@ -41,7 +41,7 @@ KEY = "groups"
 
 MOST_OFF_POLICY = 100
 _OWN = ("max_steps_off_policy", "url", "deadline", "budget")
-_OF_THE_AGENT = ("temperature", "max_tokens", "evaluation")
+_OF_THE_AGENT = ("temperature", "max_tokens")
 
 # ---- asking for one --------------------------------------------------------------------------------------------------
 
@@ -250,13 +250,20 @@ class AgentLoop(TrainingLoop):
         wanted = WantedGroup(self.done[RUN], f"held-out-step-{step}", f"{self._name}:step{step}", [*self._held_out()])
         self._rollouts.open([wanted], first=True)
         yield from self._rollouts.until_settled({wanted.id})
+        found = [one for one in self._validated_attempts() if one.failure != LOST]
+        keep_held_out(self.runtime, self.config.evaluation, self.model, step, wanted.id, wanted.tasks, found)
+
+    def _validated_attempts(self) -> list[Episode]:
+        return self.runtime.store.read(lambda snapshot: [*episodes_of(snapshot, self.done[RUN])])
 
     def _score(self) -> float:
-        found = self.runtime.store.read(partial(_rewards, self.done[RUN]))
+        episodes = self._validated_attempts()
+        found = [one.reward for one in episodes if one.reward is not None]
         if not found:
+            why = next((f" ({one.failure})" for one in episodes if one.failure not in ("", LOST)), "")
             raise TrainingError(
-                f"no attempt at the held-out tasks has a reward; look at the group {self.done[RUN]} of episodes, then "
-                "start a new loop"
+                f"no attempt at the held-out tasks has a reward{why}; look at the group {self.done[RUN]} of episodes, "
+                "then start a new loop"
             )
         return sum(found) / len(found)
 
@@ -265,7 +272,3 @@ class AgentLoop(TrainingLoop):
     def _succeed(self) -> None:
         self._rollouts.end()
         super()._succeed()
-
-
-def _rewards(group_id: str, snapshot: Snapshot) -> list[float]:
-    return [one.reward for one in episodes_of(snapshot, group_id) if one.reward is not None]

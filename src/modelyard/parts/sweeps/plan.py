@@ -14,6 +14,11 @@ from modelyard.platform.training.service import check_options
 
 MOST_TRIALS = 256
 METHODS_SWEPT = ("sft", "dpo")
+NOT_SWEPT = {
+    "rl": "it trains on given rewards, and no loss on held-out rows compares its trials",
+    "distill": "its rows are scored by a teacher as it samples, and no loss on held-out rows compares its trials",
+}
+"""Why the other methods are not swept: start a job or a loop for each setting, and compare their checkpoints."""
 
 
 def axes_of(options: Mapping[str, Any]) -> dict[str, list[Any]]:

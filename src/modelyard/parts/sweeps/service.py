@@ -20,7 +20,15 @@ from modelyard.domain.worker import Resources, check_resources
 from modelyard.errors import Conflict, IdempotencyKeyUsed, InvalidInput, NotFound, nearest
 from modelyard.parts.datasets.service import Datasets
 from modelyard.parts.sweeps.handle import SweepHandle, found_sweep
-from modelyard.parts.sweeps.plan import METHODS_SWEPT, axes_of, check_halving, configs_of, rungs_of, trials_of
+from modelyard.parts.sweeps.plan import (
+    METHODS_SWEPT,
+    NOT_SWEPT,
+    axes_of,
+    check_halving,
+    configs_of,
+    rungs_of,
+    trials_of,
+)
 from modelyard.parts.sweeps.records import RUNG, SWEEP_ID, TRIAL, Sweep
 from modelyard.parts.sweeps.rungs import seed_of
 from modelyard.platform.checkpoints.lookup import elsewhere, named_model
@@ -120,7 +128,9 @@ class StartSweep:
         options: Mapping[str, Any],
     ) -> SweepRequest:
         if method not in METHODS_SWEPT:
-            raise InvalidInput.at("method", msg=f"must be {' or '.join(METHODS_SWEPT)}{nearest(method, METHODS_SWEPT)}")
+            why = f"; not {method}: {NOT_SWEPT[method]}, so start a loop for each" if method in NOT_SWEPT else ""
+            why = why or nearest(method, METHODS_SWEPT)
+            raise InvalidInput.at("method", msg=f"must be {' or '.join(METHODS_SWEPT)}{why}")
         if type(seed) is not int:
             raise InvalidInput.at("seed", msg="must be a whole number")
         chosen = METHODS[method].of(self._runtime.trainers, start.base_model)
