@@ -60,6 +60,7 @@ STANDARD: Sequence[Part] = (
     _standard("objects"),
     _standard("clusters"),
     _standard("docs"),
+    _standard("mcp"),
     _standard("contracts"),
     _standard("doubles"),
 )
