@@ -1,6 +1,7 @@
 """The package's own client, which starts `modelyard mcp` and speaks with it over stdin and stdout."""
 
 import json
+import runpy
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from modelyard import open_platform
 from modelyard.testing import ManualClock
 
+ROOT = Path(__file__).parents[2]
 ROWS = [{"prompt": f"say {word}", "expected": word} for word in ("yes", "no")]
 EXAMPLES = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]}] * 2
 READING = {
@@ -112,3 +114,12 @@ def test_a_client_trains_evaluates_and_promotes_where_that_is_allowed(store: Pat
     with open_platform(store, clock=ManualClock()) as platform:
         (promotion,) = platform.models.promotions("desk/support")
         assert promotion.by != ""
+
+
+def test_the_page_about_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docs = runpy.run_path(str(ROOT / "tests" / "docs" / "test_docs.py"))
+    page = ROOT / "docs" / "how-to" / "let-a-coding-agent-use-it.md"
+    docs["run_page"](page, tmp_path, monkeypatch)
+    assert (tmp_path / "AGENTS.md").read_text().count("\n") == 10
+    shown = [json.loads(code) for language, _, code, _ in docs["blocks"](page) if language == "json"]
+    assert [one["mcpServers"]["modelyard"]["args"][0] for one in shown] == ["mcp", "mcp"]

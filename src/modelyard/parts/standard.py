@@ -6,7 +6,7 @@ from importlib import import_module
 from modelyard.lazy import deferred
 from modelyard.part import Part
 
-_HOOKS = ("engine", "on_event", "upkeep", "captures", "submits", "names")
+_HOOKS = ("engine", "on_event", "upkeep", "captures", "submits", "names", "prices")
 
 
 def _standard(name: str, *has: str) -> Part:
@@ -61,6 +61,7 @@ STANDARD: Sequence[Part] = (
     _standard("clusters"),
     _standard("docs"),
     _standard("mcp"),
+    _standard("routers", "prices"),
     _standard("contracts"),
     _standard("doubles"),
 )
