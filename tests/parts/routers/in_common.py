@@ -5,7 +5,7 @@ from typing import Any
 from modelyard import Platform
 from modelyard.parts.routers.prices import PriceRule
 
-TABLES = {"router_listings": ""}
+TABLES = {"router_listings": "7795cd416aa3fce2"}
 
 
 def fill(platform: Platform) -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,9 +11,11 @@ from modelyard.cli.terminal import printable_store
 from modelyard.errors import ModelyardError, nearest
 from modelyard.formats.converter import structure_exactly, unstructure
 from modelyard.lazy import log
-from modelyard.parts.mcp.tools import Tool
 from modelyard.parts.traffic.redaction import KINDS
 from modelyard.platform.platform import Platform
+
+if TYPE_CHECKING:
+    from modelyard.parts.mcp.tools import AgentTool
 
 MOST = 20_000
 """Characters of an answer at most."""
@@ -26,7 +28,7 @@ _ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\"]+")
 
 
 def answered(
-    platform: Platform, tools: Mapping[str, Tool], name: str, arguments: Mapping[str, Any]
+    platform: Platform, tools: "Mapping[str, AgentTool]", name: str, arguments: Mapping[str, Any]
 ) -> tuple[str, bool]:
     """Return what a tool answers as JSON text, or in one line why it cannot, and whether it could not."""
     try:

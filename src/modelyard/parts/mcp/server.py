@@ -1,13 +1,15 @@
 """The server: the tools by the package `mcp`, over stdin and stdout."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modelyard.errors import MissingExtra
 from modelyard.parts.mcp.answers import answered
-from modelyard.parts.mcp.tools import Tool
 from modelyard.platform.platform import Platform
 from modelyard.version import __version__
+
+if TYPE_CHECKING:
+    from modelyard.parts.mcp.tools import AgentTool
 
 try:
     import anyio
@@ -23,12 +25,12 @@ INSTRUCTIONS = (
 )
 
 
-def serve(platform: Platform, tools: Mapping[str, Tool]) -> None:
+def serve(platform: Platform, tools: "Mapping[str, AgentTool]") -> None:
     """Answer a client until it closes stdin."""
     anyio.run(_serve, platform, tools)
 
 
-async def _serve(platform: Platform, tools: Mapping[str, Tool]) -> None:
+async def _serve(platform: Platform, tools: "Mapping[str, AgentTool]") -> None:
     async def listed(context: Any, params: Any) -> Any:
         return types.ListToolsResult(tools=[_described(tool) for tool in tools.values()])
 
@@ -43,7 +45,7 @@ async def _serve(platform: Platform, tools: Mapping[str, Tool]) -> None:
         await server.run(read, write, server.create_initialization_options())
 
 
-def _described(tool: Tool) -> Any:
+def _described(tool: "AgentTool") -> Any:
     reads = not tool.act
     hints = types.ToolAnnotations(read_only_hint=reads, destructive_hint=False, open_world_hint=False)
     return types.Tool(name=tool.name, description=tool.help, input_schema=tool.schema, annotations=hints)

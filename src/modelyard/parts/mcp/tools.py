@@ -368,7 +368,7 @@ def roll_back(platform: Platform, asked: DoRollBack) -> Answer:
 
 
 @attrs.frozen
-class Tool:
+class AgentTool:
     """A tool: the function that answers, and the class of what it is asked. `act` is what must be allowed for it."""
 
     answer: Callable[[Platform, Any], Answer]
@@ -392,27 +392,27 @@ class Tool:
 
 
 TOOLS = (
-    Tool(models, AskModels),
-    Tool(checkpoints, AskModel),
-    Tool(jobs, AskJobs),
-    Tool(job, AskJob),
-    Tool(job_events, AskEvents),
-    Tool(job_metrics, AskMetrics),
-    Tool(runs, Paged),
-    Tool(run, AskRun),
-    Tool(run_rows, AskRows),
-    Tool(compare_runs, AskComparison),
-    Tool(usage, AskUsage),
-    Tool(catalogue, Paged),
-    Tool(docs, AskDocs),
-    Tool(evaluate, DoEvaluate, "evaluate"),
-    Tool(create_model, DoCreate, "train"),
-    Tool(train, DoTrain, "train"),
-    Tool(promote, DoPromote, "promote"),
-    Tool(roll_back, DoRollBack, "promote"),
+    AgentTool(models, AskModels),
+    AgentTool(checkpoints, AskModel),
+    AgentTool(jobs, AskJobs),
+    AgentTool(job, AskJob),
+    AgentTool(job_events, AskEvents),
+    AgentTool(job_metrics, AskMetrics),
+    AgentTool(runs, Paged),
+    AgentTool(run, AskRun),
+    AgentTool(run_rows, AskRows),
+    AgentTool(compare_runs, AskComparison),
+    AgentTool(usage, AskUsage),
+    AgentTool(catalogue, Paged),
+    AgentTool(docs, AskDocs),
+    AgentTool(evaluate, DoEvaluate, "evaluate"),
+    AgentTool(create_model, DoCreate, "train"),
+    AgentTool(train, DoTrain, "train"),
+    AgentTool(promote, DoPromote, "promote"),
+    AgentTool(roll_back, DoRollBack, "promote"),
 )
 
 
-def tools_for(allowed: Collection[str]) -> Mapping[str, Tool]:
+def tools_for(allowed: Collection[str]) -> Mapping[str, AgentTool]:
     """Return the tools by name: those that read, and those of the acts that are allowed."""
     return {tool.name: tool for tool in TOOLS if not tool.act or tool.act in allowed}

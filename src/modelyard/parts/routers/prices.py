@@ -128,7 +128,8 @@ def _wrong(rule: PriceRule) -> Iterable[tuple[tuple[str, ...], str]]:
     yield from _wrong_window(rule)
     if not rule.prices:
         yield (), f"must set one of {', '.join(KINDS)}"
-    for kind, price in rule.prices.items():
+    given: Mapping[str, Any] = rule.prices
+    for kind, price in given.items():
         if not isinstance(price, Decimal):
             yield (kind,), "must be an exact number, a Decimal or a string such as '0.5'"
         elif not is_price(price):
