@@ -22,7 +22,7 @@ from modelyard.parts.routers.records import RouterListing
 from modelyard.testing import ManualClock
 
 MIDNIGHT = datetime(2026, 11, 30, tzinfo=UTC)
-SCHEMA = json.loads((Path(__file__).parent / "provider_schema.json").read_text())
+SCHEMA = jsonschema.Draft202012Validator(json.loads((Path(__file__).parent / "provider_schema.json").read_text()))
 BASE = Pricing(prompt="0.002", completion="0.01", request="0.5", input_cache_read="0.001", image="0.3")
 LONG = PriceRule(from_prompt_tokens=5, prompt="0.004", completion="0.02")
 NIGHT = PriceRule(utc_start="22:00", utc_end="06:00", completion="0.005")
@@ -191,7 +191,7 @@ def test_ledger_budget_and_listing_say_what_a_plain_reference_says(
     said = RouterListing("parrot", json.loads(json.dumps(body)))
     assert said.rules == tuple(every)
     document = listing(ENTRY, said, MIDNIGHT.date())
-    jsonschema.validate({"data": [document]}, SCHEMA)
+    SCHEMA.validate({"data": [document]})
     text, image = document["input_modalities"]
     places = {
         "prompt": (text, "prompt"),
@@ -213,7 +213,7 @@ def test_the_listing_keeps_to_the_schema_and_says_what_was_set(yard: Platform) -
     amounts = {"prompt_tokens_per_minute": 1000, "completion_tokens_per_minute": 500, "requests_per_minute": 60}
     yard.routers.set("parrot", [LONG, NIGHT], is_ready=False, capacity={**amounts, "concurrent_requests": 4})
     listed = yard.routers.document()
-    jsonschema.validate(listed, SCHEMA)
+    SCHEMA.validate(listed)
     parrot = next(one for one in listed["data"] if one["id"] == "parrot")
     assert parrot["is_ready"] is False
     assert parrot["input_modalities"][0]["pricing"][0] == {

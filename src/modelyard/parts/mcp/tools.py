@@ -70,7 +70,7 @@ class AskModel(Paged):
 
 @attrs.frozen(kw_only=True)
 class AskJobs(Paged):
-    """Jobs that stand so."""
+    """Jobs of some kind, that stand in some way."""
 
     status: JobStatus | None = attrs.field(default=None, metadata=_meant("Only those that stand so."))
     kind: str | None = _said("Only of this kind, such as sft, rl or evaluate.")

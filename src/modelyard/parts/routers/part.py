@@ -39,7 +39,7 @@ def _routes() -> "Sequence[Route]":
 
 
 def _prices(runtime: "Runtime", snapshot: "Snapshot", served: "ServedModel") -> "ServedModel":
-    from modelyard.parts.routers.service import priced
+    from modelyard.parts.routers.held import priced
 
     return priced(runtime, snapshot, served)
 

@@ -4,18 +4,16 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-import attrs
-
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import KEY
 from modelyard.errors import Forbidden, InvalidInput, nearest
 from modelyard.parts.routers.document import listing
-from modelyard.parts.routers.prices import PriceRule, at, check_rules
+from modelyard.parts.routers.prices import PriceRule, check_rules
 from modelyard.parts.routers.records import CAPACITY, PUBLIC, RouterListing
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.paging import get_or_none, iter_index, remove_if_present
 from modelyard.platform.runtime import Runtime
-from modelyard.protocols import ServedModel, Snapshot, Tx
+from modelyard.protocols import Snapshot, Tx
 
 _MOST = 2**53
 
@@ -88,12 +86,3 @@ def _put(made: RouterListing, tx: Tx) -> None:
         tx.add(made)
     else:
         tx.replace(made)
-
-
-def priced(runtime: Runtime, snapshot: Snapshot, served: ServedModel) -> ServedModel:
-    """Return a model with the prices of a request that arrives now."""
-    said = snapshot.find(RouterListing, KEY, served.entry.id)
-    if said is None or not said.rules:
-        return served
-    pricing = at(served.entry.pricing, said.rules, runtime.clock.now())
-    return attrs.evolve(served, entry=attrs.evolve(served.entry, pricing=pricing))
