@@ -214,6 +214,8 @@ TIES = {
     ("loops", "distillation"): "a teacher may score the answers of a round",
     ("loops", "episodes"): "what an agent does in a round is episodes",
     ("loops", "server"): "agents call an application of WSGI",
+    ("mcp", "docs"): "agents read the docs",
+    ("mcp", "traffic"): "secrets are found by its patterns",
     ("sweeps", "datasets"): "held-out rows are split from the others",
     ("sweeps", "reports"): "tables and plots are drawn with its elements",
     ("tinker", "completions"): "sampling continues prompts of token ids",

@@ -232,7 +232,8 @@ class Part:
 
     `captures` returns what keeps the answers to a caller, with their log-probabilities and token ids. `submits` queues
     a training job on data of its own kind, with the arguments of `platform.training.submit`; None for other data.
-    `names` returns what the part serves under a name that no model has; None for one that is not of its form.
+    `names` returns what the part serves under a name that no model has; None for one that is not of its form. `prices`
+    returns a `ServedModel` with the prices of a request, which may depend on its prompt and on the time.
     """
 
     name: str
@@ -259,6 +260,7 @@ class Part:
     captures: "Callable[[Runtime, Snapshot, Principal], Capture | None] | None" = None
     submits: "Callable[..., Any] | None" = None
     names: "Callable[[Runtime, Snapshot, Principal, str], Named | None] | None" = None
+    prices: "Callable[[Runtime, Snapshot, Any], Any] | None" = None
 
 
 def standard_parts() -> Sequence[Part]:

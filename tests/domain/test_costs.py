@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import Usage
-from modelyard.domain.usage import cost, dearest
+from modelyard.domain.usage import cost
 
 prices = st.integers(0, 9).map(lambda digit: Decimal(digit).scaleb(-7))
 tokens = st.integers(0, 1000)
@@ -19,7 +19,7 @@ tokens = st.integers(0, 1000)
 def test_the_dearest_prices_bound_the_cost_however_many_tokens_are_cached(
     pricing: Pricing, prompt: int, cached: int, completion: int
 ) -> None:
-    bound = cost(Usage(prompt, completion), dearest(pricing))
+    bound = cost(Usage(prompt, completion), pricing.dearest())
     costs = [cost(Usage(prompt, completion, part), pricing) for part in (0, min(cached, prompt), prompt)]
     assert max(costs) <= bound
     assert bound in (costs[0], costs[-1])

@@ -7,6 +7,7 @@ import pytest
 from modelyard import Platform
 from modelyard.part import Part
 from modelyard.parts import STANDARD
+from modelyard.parts.routers.records import RouterListing
 from modelyard.parts.torch.records import BaseModel
 from modelyard.testing import PartContract
 from part_tests import in_common
@@ -24,7 +25,7 @@ def standard(request: pytest.FixtureRequest) -> Part:
 
 
 class TestStandardParts(PartContract):
-    of_host = (BaseModel,)
+    of_host = (BaseModel, RouterListing)
     shared = ("route POST /graphql",)  # what uploads answer there, traces ask too: a platform may have one or both
 
     @pytest.fixture

@@ -7,7 +7,7 @@ from datetime import date
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import attrs
 
@@ -141,6 +141,17 @@ class Pricing:
     input_cache_read: Decimal = attrs.field(default=Decimal(0), converter=_exact, validator=_is_exact)
     training: Decimal = attrs.field(default=Decimal(0), converter=_exact, validator=_is_exact)
 
+    lasting: ClassVar[bool] = True
+
+    def of(self, prompt_tokens: int) -> "Pricing":
+        """Return the prices that hold for a prompt of so many tokens; a part's may depend on that."""
+        return self
+
+    def dearest(self) -> "Pricing":
+        """Return prices by which no request costs less than it will be booked at."""
+        most = max(self.prompt, self.input_cache_read)
+        return attrs.evolve(self, prompt=most, input_cache_read=most)
+
     @cached_property
     def texts(self) -> Mapping[str, str]:
         prices = {field.name: getattr(self, field.name) for field in attrs.fields(Pricing)}
@@ -161,9 +172,7 @@ def _is_pricing(_: object, field: "attrs.Attribute[Pricing]", value: object) -> 
 
 
 def _places(values: Iterable[Datacenter | str]) -> tuple[Datacenter, ...]:
-    return tuple(
-        value if isinstance(value, Datacenter) else Datacenter(value) for value in _listed(values, "datacenters")
-    )
+    return tuple(one if isinstance(one, Datacenter) else Datacenter(one) for one in _listed(values, "datacenters"))
 
 
 @attrs.frozen
@@ -196,6 +205,7 @@ _OUTPUTS = _MODALITIES | {EMBEDDINGS}
 _MAX_LENGTH = 2**53
 _MAX_PRICE_DIGITS = 30
 _MAX_PRICE = Decimal(10**15)
+PRICE_RULE = "must be at least 0 and below 10^15, with at most 30 digits and 30 decimal places"
 
 
 def check_entry(entry: CatalogueEntry) -> None:
@@ -207,11 +217,8 @@ def check_entry(entry: CatalogueEntry) -> None:
 def _text_problems(entry: CatalogueEntry) -> list[Problem]:
     problems = []
     if not _MODEL_ID.fullmatch(entry.id):
-        problems.append(
-            Problem(
-                ("id",), "must be 1 to 255 characters of A-Z a-z 0-9 . _ / @ : + - and begin with one of A-Z a-z 0-9"
-            )
-        )
+        msg = "must be 1 to 255 characters of A-Z a-z 0-9 . _ / @ : + - and begin with one of A-Z a-z 0-9"
+        problems.append(Problem(("id",), msg))
     for name in ("hub_id", "name"):
         value = getattr(entry, name)
         if not 1 <= len(value) <= 255 or not value.isprintable():
@@ -231,17 +238,12 @@ def _number_problems(entry: CatalogueEntry) -> list[Problem]:
         problems.append(Problem(("max_output_length",), "must be at most context_length"))
     for field in attrs.fields(Pricing):
         price = getattr(entry.pricing, field.name)
-        if not _is_price(price):
-            problems.append(
-                Problem(
-                    ("pricing", field.name),
-                    "must be at least 0 and below 10^15, with at most 30 digits and 30 decimal places",
-                )
-            )
+        if not is_price(price):
+            problems.append(Problem(("pricing", field.name), PRICE_RULE))
     return problems
 
 
-def _is_price(price: Decimal) -> bool:
+def is_price(price: Decimal) -> bool:
     _, digits, exponent = price.as_tuple()
     if not isinstance(exponent, int):
         return False
@@ -251,8 +253,7 @@ def _is_price(price: Decimal) -> bool:
 def _list_problems(entry: CatalogueEntry) -> list[Problem]:
     problems = []
     for name, known in (("input_modalities", _MODALITIES), ("output_modalities", _OUTPUTS)):
-        unknown = sorted(set(getattr(entry, name)) - known)
-        if unknown:
+        if unknown := sorted(set(getattr(entry, name)) - known):
             problems.append(Problem((name,), f"unknown modality {unknown[0]!r}; known are {', '.join(sorted(known))}"))
     return problems
 
@@ -312,11 +313,9 @@ class CatalogueRevision:
     number: int
 
 
-_ENTRY_FIELDS = tuple(field.name for field in attrs.fields(RegisteredEntry))
+_FIELDS = tuple(field.name for field in attrs.fields(RegisteredEntry))
 
 RECORDS = (
-    Record(
-        RegisteredEntry, "catalogue_entries", ("id",), indexes={"listed": Index(("offer",))}, settings=_ENTRY_FIELDS
-    ),
+    Record(RegisteredEntry, "catalogue_entries", ("id",), indexes={"listed": Index(("offer",))}, settings=_FIELDS),
     Record(CatalogueRevision, "catalogue_revisions", ("offer",)),
 )

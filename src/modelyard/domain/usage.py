@@ -28,6 +28,7 @@ def add(amounts: Iterable[Decimal]) -> Decimal:
 
 def cost(usage: Usage, pricing: Pricing) -> Decimal:
     """Return the exact cost of a completion in USD: prices are per token, `request` per request, `image` per image."""
+    pricing = pricing.of(usage.prompt_tokens)
     total = _times_plus(pricing.prompt, usage.prompt_tokens - usage.cached_tokens, pricing.request)
     total = _times_plus(pricing.completion, usage.completion_tokens, total)
     if usage.cached_tokens:
@@ -35,11 +36,6 @@ def cost(usage: Usage, pricing: Pricing) -> Decimal:
     if usage.images:
         total = _times_plus(pricing.image, usage.images, total)
     return total
-
-
-def dearest(pricing: Pricing) -> Pricing:
-    most = max(pricing.prompt, pricing.input_cache_read)
-    return attrs.evolve(pricing, prompt=most, input_cache_read=most)
 
 
 @quick_init

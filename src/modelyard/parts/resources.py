@@ -18,6 +18,7 @@ from modelyard.parts.operating.retry import Retry
 from modelyard.parts.responses.service import Responses
 from modelyard.parts.retention.service import Keep
 from modelyard.parts.review.service import Reviews
+from modelyard.parts.routers.service import Routers
 from modelyard.parts.shares.service import Shares
 from modelyard.parts.sweeps.service import StartSweep, Sweeps
 from modelyard.parts.tinker.service import TrainingRuns
@@ -42,6 +43,8 @@ class StandardResources:
     """Vectors of texts."""
     shares: Shares
     """The shares of entities in the workers."""
+    routers: Routers
+    """What model routers are told of the catalogue, and prices that depend on the request."""
     annotations: Annotations
     """Tags and notes on jobs, runs, models and checkpoints."""
     episodes: Episodes

@@ -6,7 +6,7 @@ from importlib import import_module
 from modelyard.lazy import deferred
 from modelyard.part import Part
 
-_HOOKS = ("engine", "on_event", "upkeep", "captures", "submits", "names")
+_HOOKS = ("engine", "on_event", "upkeep", "captures", "submits", "names", "prices")
 
 
 def _standard(name: str, *has: str) -> Part:
@@ -20,6 +20,7 @@ def _standard(name: str, *has: str) -> Part:
 
 
 STANDARD: Sequence[Part] = (
+    _standard("routers", "prices"),  # the first, as each plan looks for its record: a store in memory loads no other
     _standard("responses"),
     _standard("completions"),
     _standard("stored_completions"),
@@ -60,6 +61,7 @@ STANDARD: Sequence[Part] = (
     _standard("objects"),
     _standard("clusters"),
     _standard("docs"),
+    _standard("mcp"),
     _standard("contracts"),
     _standard("doubles"),
 )

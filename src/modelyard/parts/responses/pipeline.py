@@ -202,7 +202,7 @@ class ResponsePipeline(CompletionPipeline):
             completed_at=self.runtime.clock.now(),
             reason=reason,
             completion_id=self.id,
-            price=served.entry.pricing.texts,
+            price=served.entry.pricing.of(completion.usage.prompt_tokens).texts,
             checkpoint_id=None if served.checkpoint is None else served.checkpoint.id,
         )
 

@@ -1,7 +1,7 @@
 """The plans of requests: each is found once for a caller and a model, and again when a setting has changed."""
 
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
-from modelyard.domain.usage import Budget, dearest
+from modelyard.domain.usage import Budget
 from modelyard.errors import Forbidden, ModelNotFound
 from modelyard.part import Capture, Named
 from modelyard.platform.catalogue.service import booked_name, find_served, offered
@@ -55,6 +55,8 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
             if captures is None:
                 raise
             found = find_served(runtime, snapshot, offers, captures.model, principal)
+        for prices in filter(None, (part.prices for part in runtime.parts)):
+            found = prices(runtime, snapshot, found[0]), *found[1:]
         return *found, captures, budgets_of(snapshot, asked)
 
     found, called, named, captures, budgets = runtime.store.read(query)
@@ -65,11 +67,11 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
     name = booked_name(called, found.entry, principal)
     same = entries if type(entries) is tuple and offered(runtime) is offers else None
     key_limited = principal.limits != _NO_LIMITS
-    limited, prices = key_limited or bool(budgets), dearest(found.entry.pricing)
+    limited, prices = key_limited or bool(budgets), found.entry.pricing.dearest()
     apply, after = tuple([budget.id for budget in budgets]), not (key_limited or waits)
     of = principal, found, backend, name, limited, apply, after, waits, in_thread
     plan = CompletionPlan(*of, offers, same, version, prices, captures, named)
-    if version is not None:  # the plan holds the principal, so that no other one gets its id
+    if version is not None and found.entry.pricing.lasting:  # a kept plan holds the principal, whose id none else gets
         _keep(runtime.cache.slot(KeptPlans), (id(principal), entity, project, model), plan)
     return plan
 

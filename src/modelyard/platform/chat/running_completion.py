@@ -166,6 +166,7 @@ def _storing(
     """Return what stores a completion whose request asks for that (`store`)."""
     text, checkpoint = converter.filled_text, model.checkpoint
     of = completion.id, attribution.entity, attribution.project, request.model, now
-    texts = WrittenMapping(text(request)), WrittenMapping(text(completion)), request.metadata, model.entry.pricing.texts
+    price = model.entry.pricing.of(completion.usage.prompt_tokens).texts
+    texts = WrittenMapping(text(request)), WrittenMapping(text(completion)), request.metadata, price
     stored = _stored(*of, *texts, None if checkpoint is None else checkpoint.id)
     return lambda tx: tx.add(stored)
