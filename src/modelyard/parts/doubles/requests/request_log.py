@@ -146,7 +146,7 @@ def watch_requests(platform: Platform, profile: Profile | None = None) -> Reques
     """Keep the requests that clients send to a platform from now on, in process or to any server of it, and refuse them
     as the vendor of their format does, or that of `profile`. What is refused is logged, by `modelyard.requests`.
 
-    "vllm" refuses nothing more than the platform, and has that server's errors. Raises `InvalidInput` for another
+    "vllm" refuses hardly more than the platform, and has that server's errors. Raises `InvalidInput` for another
     profile.
 
         requests = watch_requests(platform)
