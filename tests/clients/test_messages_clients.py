@@ -28,6 +28,7 @@ from modelyard.backends import call, pause, say
 from modelyard.errors import Overloaded, RateLimited
 from modelyard.parts.doubles.clients.server import asgi_server
 from modelyard.testing import ManualClock, intercept
+from modelyard.testing import served as serve
 from node_packages import node_modules
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -165,6 +166,18 @@ def test_so_does_that_of_the_javascript_client(tmp_path: Path) -> None:
             done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout) == {"called": [7, 8], "texts": ["It is found.", "So is this."]}
+
+
+def test_the_javascript_client_waits_before_a_retry_on_the_clock_of_the_platform(tmp_path: Path) -> None:
+    program = shutil.copy(HERE.with_name("messages_js") / "retries.mjs", tmp_path)
+    (tmp_path / "node_modules").symlink_to(node_modules(HERE.with_name("messages_js") / "package.json"))
+    clock = ManualClock()
+    answers: Any = [RateLimited("slow", retry_after=20), Overloaded("busy", retry_after=30), "at last"]
+    with open_platform(backend=ScriptedBackend(answers, ["m"]), clock=clock) as platform, serve(platform) as url:
+        command = ["node", program, url, platform.keys.create().secret]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (json.loads(done.stdout), clock.monotonic()) == ("at last", 50)
 
 
 def test_hints_of_a_cache_and_thinking_with_a_budget(client: Any) -> None:

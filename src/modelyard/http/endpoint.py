@@ -6,7 +6,7 @@
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from itertools import count
-from typing import cast
+from typing import Any, cast
 
 from modelyard.domain.identity import Principal
 from modelyard.flow import AsyncDriver, SyncDriver
@@ -78,6 +78,7 @@ class Endpoint:
     ) -> None:
         named = None if interfaces is STANDARD else frozenset(interfaces)
         self.table: HttpRouter = route_table(named, tuple(platform.parts))
+        self._watches: list[Any] = platform.part(lambda runtime, _: runtime.cache.watches)
         settings, callers = platform.settings, CallerCache(platform, authenticator or platform.keys, anonymous)
         name = f"req-{platform.randomness(8).hex()}-"
         self._served = Served(
@@ -103,6 +104,7 @@ class Endpoint:
 
     def handle(self, request: Request) -> Response:
         """Answer. A body that is an iterator must be read to its end or closed."""
+        answered = self._watches[0].begin(request) if self._watches else None
         exchange = HttpExchange(self._served, request)
         driver = SyncDriver(exchange.flow())
         items = driver.items()
@@ -110,12 +112,12 @@ class Endpoint:
         response = exchange.finished(streamed or cast(Response, driver.result))
         if response.body is STREAMED:
             response.body = items
-        return response
+        return response if answered is None else answered(response)
 
     async def ahandle(self, request: Request) -> Response:
         """Answer, on an event loop that is never blocked. A body that is an asynchronous iterator must be read to its
-        end or closed.
-        """
+        end or closed."""
+        answered = await self._watches[0].abegin(request) if self._watches else None
         exchange = HttpExchange(self._served, request)
         driver = AsyncDriver(exchange.flow())
         items = driver.items()
@@ -125,4 +127,4 @@ class Endpoint:
             response.body = items
         elif type(response.body) is not bytes and isinstance(response.body, Iterator):
             response.body = offloaded(response.body, exchange.threads.bodies.of(exchange.tenant))
-        return response
+        return response if answered is None else answered(response)

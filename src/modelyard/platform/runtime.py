@@ -135,8 +135,8 @@ class ProcessCache:
     `running` are the requests under way, by their ids: each is removed by the one who records its usage, itself or
     `close`. `bookings` are those that are not committed yet. `budgets` are budgets as this process saw them last, by
     their ids. `failures` count the requests that failed, by entity, key and code, until who alerts of them takes them
-    out. `meters` count what happens, once metrics were asked for. Whatever else a capability keeps lies in a slot
-    of its own class.
+    out. `meters` count what happens, once metrics were asked for. The first of `watches` may note and change each HTTP
+    request: `begin` or `abegin` returns what takes its response. Whatever else is kept lies in a slot of its class.
     """
 
     offered: tuple[CatalogueEntry, ...] = ()
@@ -149,6 +149,7 @@ class ProcessCache:
     failures: Counter[tuple[str, str, str]] = attrs.field(factory=Counter)
     meters: Meters | None = None
     tracing: "Tracing | None" = None
+    watches: list[Any] = attrs.field(factory=list)
     slots: dict[type, Any] = attrs.field(factory=dict)
     lock: Any = attrs.field(factory=threading.Lock)
 

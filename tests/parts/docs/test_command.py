@@ -31,6 +31,28 @@ def test_a_page_is_found_by_its_other_words(page) -> None:
         assert page.text.strip() in output or page.name in output, word
 
 
+@each_case(
+    ("word", "page"),
+    [
+        ("otel", "run-in-production"),
+        ("opentelemetry", "run-in-production"),
+        ("kubernetes", "run-on-many-machines"),
+        ("k8s", "run-on-many-machines"),
+        ("kubernetes jobs", "run-jobs-on-a-cluster"),
+        ("ollama", "put-a-real-server-behind-it"),
+        ("vllm", "put-a-real-server-behind-it"),
+        ("llama.cpp", "put-a-real-server-behind-it"),
+    ],
+)
+def test_what_people_type_opens_the_page_that_they_mean(word: str, page: str) -> None:
+    meant = next(one for one in pages() if one.name == f"how-to/{page}")
+    assert shown(*word.split()).output.strip() == meant.text.strip()
+
+
+def test_a_page_of_the_api_opens_by_its_own_name() -> None:
+    assert shown("modelyard.otel").output.startswith("# modelyard.otel\n")
+
+
 @each_case("role", ["operator", "evaluator", "ML engineer", "tester", "application developer"])
 def test_whoever_one_is_a_page_begins(role: str) -> None:
     assert shown(role).output.startswith("# ")

@@ -14,6 +14,8 @@ MAX_TOPIC = 200
 MOST_PAGES = 8
 """Pages at most that are listed because of their texts."""
 
+OF_THE_API = "reference/api/"
+
 _WORD = re.compile(r"\w{3,40}")
 
 
@@ -38,10 +40,12 @@ def docs(topic: tuple[str, ...]) -> None:
 
 
 def matching(known: Sequence[DocsPage], wanted: str) -> Sequence[DocsPage]:
-    """Return the pages that a topic names; else those with all of its words in title and "Also:", or in their text; all
-    without one."""
+    """Return the pages that a topic names, and none of the API if another says "Also:" so; else those with all of its
+    words in title and "Also:", or in their text; all without one."""
     words = _plain(wanted).split()
     named = [page for page in known if _plain(wanted) in _names(page)]
+    if any(_plain(wanted) in map(_plain, page.also) for page in named):
+        named = [page for page in named if not page.name.startswith(OF_THE_API)]
     titled = named or [page for page in known if all(word in " ".join(_names(page)) for word in words)]
     return titled or _saying(known, words)
 

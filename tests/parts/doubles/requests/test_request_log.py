@@ -245,6 +245,29 @@ def test_an_expectation_may_be_any_object_with_its_own_equality(scripted: Platfo
     ]
 
 
+CALL: Any = {"id": "a", "type": "function", "function": {"name": "look", "arguments": '{"order": 17, "why": "x"}'}}
+USED: Any = {"type": "tool_use", "name": "look", "input": {"order": 17, "why": "x"}}
+CALLS: Any = {
+    "chat": ({"messages": [{"role": "assistant", "content": None, "tool_calls": [CALL, CALL]}]}, 2),
+    "messages": ({"messages": [{"role": "assistant", "content": [USED]}]}, 1),
+    "responses": ({"input": [{"type": "function_call", **CALL["function"]}]}, 1),
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_where_the_last_message_is_a_call_its_name_and_arguments_are_shown(kind: str) -> None:
+    body, times = CALLS[kind]
+    line = str(LoggedRequest("POST", "/v1/x", {"model": "m", **body}, 400, "no answer"))
+    assert line.splitlines()[0] == "400 POST /v1/x m " + ", ".join(["look('order': 17, 'why': 'x')"] * times)
+    assert line.splitlines()[1:] == ["    no answer"]
+
+
+def test_arguments_that_are_no_json_are_shown_as_they_are() -> None:
+    wrong = {**CALL, "function": {"name": "look", "arguments": "{order"}}
+    body = {"model": "m", "messages": [{"role": "assistant", "tool_calls": [wrong]}]}
+    assert str(LoggedRequest("POST", "/v1/x", body, 400)).endswith("look('{order')")
+
+
 SECRET = "sk-proj-abcdefghijklmnop1234"
 
 
@@ -270,6 +293,34 @@ def test_no_part_of_a_key_is_shown(length: int, before: str, nested: bool) -> No
     shown += differences([], [request])
     for line in shown:
         assert SECRET[:8] not in line
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=4),
+        lambda inner: (
+            st.lists(inner, max_size=2)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["messages", "input", "content", "tool_calls", "function", "name", "arguments", "prompt", "text"]
+                ),
+                inner,
+            )
+        ),
+        max_leaves=12,
+    )
+)
+def test_any_body_is_shown(body: Any) -> None:
+    assert str(LoggedRequest("POST", "/v1/x", body, 400)).startswith("400 POST")
+
+
+@given(st.integers(0, 320), st.sampled_from(["name", "arguments", "value"]))
+def test_no_part_of_a_key_is_shown_of_a_call(length: int, place: str) -> None:
+    text = "-" * length + " " + SECRET
+    given_ = json.dumps({"a": text}) if place == "value" else text if place == "arguments" else "{}"
+    called = {"name": text if place == "name" else "look", "arguments": given_}
+    request = LoggedRequest("POST", "/v1/x", {"messages": [{"tool_calls": [{"function": called}]}]}, 400)
+    assert SECRET[:8] not in str(request)
 
 
 JSON = st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=5)

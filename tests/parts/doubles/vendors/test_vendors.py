@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from each import each_case
-from modelyard import EchoBackend, Platform, Settings, open_platform
+from modelyard import EchoBackend, Platform, ScriptedBackend, Settings, open_platform
 from modelyard.errors import InvalidInput
 from modelyard.parts.doubles.vendors import anthropic as anthropic_rules
 from modelyard.parts.doubles.vendors import openai as openai_rules
+from modelyard.parts.doubles.vendors import vllm as vllm_rules
 from modelyard.parts.doubles.vendors.profiles import vendor_refusal
 from modelyard.parts.doubles.vendors.strict_schemas import why_not_strict
 from modelyard.testing import HttpxTransport, served, watch_requests
@@ -54,7 +55,53 @@ FORBID = "'additionalProperties' is required to be supplied and to be false."
 REQUIRE = "'required' is required to be supplied and to be an array including every key in properties. Missing 'a'."
 JSON = "'messages' must contain the word 'json' in some form, to use 'response_format' of type 'json_object'."
 
+LONG = "Expected an array with maximum length 128, but got an array with length 129 instead."
+IMAGE = "Expected a base64-encoded data URL with an image MIME type (e.g. 'data:image/png;base64,aGVsbG8=')"
+PIXEL = "data:image/png;base64,aGVsbG8="
+
+
+def picture(url: Any) -> Any:
+    return {
+        "role": "user",
+        "content": [{"type": "text", "text": "?"}, {"type": "image_url", "image_url": {"url": url}}],
+    }
+
+
+NO_IMAGES: Any = {
+    "ftp://x/y.png": "a value without the 'data:' prefix",
+    "": "a value without the 'data:' prefix",
+    "data:image/png;base64": "a value without data",
+    "data:image/png,aGk=": "a value without the ';base64' separator",
+    "data:text/plain;base64,aGk=": "unsupported MIME type 'text/plain'",
+    "data:image/bmp;base64,aGk=": "unsupported MIME type 'image/bmp'",
+    "data:image/png;base64,": "empty base64-encoded bytes",
+    "data:image/png;base64,***": "an invalid base64-encoded value",
+    "data:image/png;base64,aGk": "an invalid base64-encoded value",
+}
+"""Addresses of images, and what that vendor says of them; the kind is always `invalid_value`."""
+
 OF_CHAT: Any = {
+    **{
+        f"an image {url}": (
+            {"messages": [ASK, picture(url)]},
+            f"Invalid image URL: 'messages[1].content[1].image_url.url'. {IMAGE}, but got {wrong}.",
+            "messages[1].content[1].image_url.url",
+            "invalid_value",
+        )
+        for url, wrong in NO_IMAGES.items()
+    },
+    "many tools": (
+        {"tools": [tool(f"f{number}") for number in range(129)]},
+        f"Invalid 'tools': array too long. {LONG}",
+        "tools",
+        "array_above_max_length",
+    ),
+    "two limits of tokens": (
+        {"max_tokens": 9, "max_completion_tokens": 9},
+        "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
+        "max_tokens",
+        "invalid_parameter_combination",
+    ),
     "a lone answer": ({"messages": [ASK, result("a")]}, NO_CALL, "messages.[1].role", None),
     "another id": ({"messages": [ASK, called("a"), result("b")]}, NO_CALL, "messages.[2].role", None),
     "no answer": ({"messages": [ASK, called("a", "b"), ASK]}, NO_ANSWER + "a, b", "messages.[2].role", None),
@@ -133,7 +180,20 @@ OF_CHAT: Any = {
 }
 
 ITEM = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+SEEN = {"type": "input_image", "image_url": "data:image/png;base64,***"}
 OF_RESPONSES: Any = {
+    "an image": (
+        {"input": [{"role": "user", "content": [SEEN]}]},
+        f"Invalid 'input[0].content[0].image_url'. {IMAGE}, but got an invalid base64-encoded value.",
+        "input[0].content[0].image_url",
+        "invalid_value",
+    ),
+    "an image that a tool has seen": (
+        {"input": [ASK, ITEM, {"type": "function_call_output", "call_id": "a", "output": [SEEN]}]},
+        f"Invalid 'input[2].output[0].image_url'. {IMAGE}, but got an invalid base64-encoded value.",
+        "input[2].output[0].image_url",
+        "invalid_value",
+    ),
     "a lone output": (
         {"input": [ASK, {"type": "function_call_output", "call_id": "b", "output": "x"}]},
         "No tool call found for function call output with call_id b.",
@@ -171,7 +231,34 @@ USE = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": 
 RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "x"}]}
 TOOLS = [{"name": "f", "input_schema": {"type": "object"}}]
 THINK = {"type": "enabled", "budget_tokens": 1024}
+BITMAP = {"type": "image", "source": {"type": "base64", "media_type": "image/bmp", "data": "aGk="}}
+MARK = {"cache_control": {"type": "ephemeral"}}
+CACHED = {"type": "text", "text": "x", **MARK}
+TYPES = "Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'"
 OF_MESSAGES: Any = {
+    "a bitmap": (
+        {"messages": [{"role": "user", "content": [BITMAP]}]},
+        f"messages.0.content.0.image.source.base64.media_type: {TYPES}",
+    ),
+    "a bitmap that a tool has seen": (
+        {
+            "messages": [ASK, USE, {"role": "user", "content": [{**RESULT["content"][0], "content": [BITMAP]}]}],  # type: ignore[dict-item]
+            "tools": TOOLS,
+        },
+        f"messages.2.content.0.tool_result.content.0.image.source.base64.media_type: {TYPES}",
+    ),
+    "five marks of a cache": (
+        {
+            "system": [CACHED],
+            "tools": [{**TOOLS[0], **MARK}],
+            "messages": [{"role": "user", "content": [CACHED, CACHED, CACHED]}],
+        },
+        "A maximum of 4 blocks with cache_control may be provided. Found 5.",
+    ),
+    "a blank stop": (
+        {"stop_sequences": ["end", " \n"]},
+        "stop_sequences: each stop sequence must contain non-whitespace",
+    ),
     "no result": (
         {"messages": [ASK, USE, ASK], "tools": TOOLS},
         "messages.1: `tool_use` ids were found without `tool_result` blocks immediately after: a. Each `tool_use` "
@@ -259,6 +346,9 @@ def asked(platform: Platform, path: str, body: Any, key: str | None = None) -> h
 @each_refusal
 @each_case("stream", [False, True])
 def test_a_vendor_refuses_with_its_own_error(strict: Platform, path: str, body: Any, error: Any, stream: bool) -> None:
+    """In the words that people have met, such as OpenAI's "but got an invalid base64-encoded value", "array too long",
+    "at the same time is not supported", and Anthropic's "A maximum of 4 blocks with cache_control may be provided",
+    "each stop sequence must contain non-whitespace", "Input should be 'image/jpeg', ..."."""
     answer = asked(strict, path, {**body, "stream": stream})
     assert (answer.status_code, answer.json()) == (400, error)
     assert int(answer.headers["content-length"]) == len(answer.content)
@@ -314,10 +404,60 @@ def test_what_vendors_take_is_taken(strict: Platform) -> None:
         (MESSAGES, {"messages": [ASK, USE, RESULT], "max_tokens": 9}),
         (f"{MESSAGES}/count_tokens", {"messages": [ASK, USE, RESULT]}),
         (MESSAGES, {"messages": [ASK], **thinking}),
+        (CHAT, {"messages": [ASK], "max_tokens": None, "max_completion_tokens": 9}),
+        (CHAT, {"messages": [ASK], "tools": [tool(f"f{number}") for number in range(128)]}),
+        (MESSAGES, {"system": [CACHED], "messages": [{"role": "user", "content": [CACHED] * 3}], "max_tokens": 9}),
+        (MESSAGES, {"messages": [ASK], "stop_sequences": [" end"], "max_tokens": 9}),
     ]
     for path, body in taken:
         answer = asked(strict, path, body)
         assert answer.status_code == 200, (body, answer.text)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://x/y.png", "HTTP://x/y", PIXEL, "data:image/WebP;base64,aGVs\nbG8=", "data:image/gif;a=b;base64,aGk="],
+)
+def test_an_image_that_vendors_take_is_taken(url: str) -> None:
+    for body, path in (
+        ({"messages": [picture(url)]}, CHAT),
+        ({"input": [{"role": "user", "content": [{**SEEN, "image_url": url}]}]}, RESPONSES),
+    ):
+        assert vendor_refusal(None, "POST", path, body) is None
+
+
+def test_the_first_turn_may_be_the_assistants(strict: Platform) -> None:
+    """As of 8 October 2024, in Anthropic's release notes: "we no longer require the first input message to be a `user`
+    message"."""
+    body = {"messages": [SAID, ASK], "max_tokens": 9}
+    watch_requests(strict, "anthropic")
+    assert asked(strict, MESSAGES, body).status_code == 200
+    assert asked(strict, f"{MESSAGES}/count_tokens", {"messages": [SAID, ASK]}).status_code == 200
+
+
+def test_images_are_refused_where_one_watches_and_the_model_sees() -> None:
+    with open_platform(backend=ScriptedBackend(lambda _: "ok", input_modalities=("text", "image"))) as platform:
+        body = {"model": "scripted", "messages": [picture("data:image/png;base64,***")]}
+        assert asked(platform, CHAT, body).status_code == 200
+        watch_requests(platform, "openai")
+        assert asked(platform, CHAT, body).json()["error"]["code"] == "invalid_value"
+        assert asked(platform, CHAT, {**body, "messages": [picture(PIXEL)]}).status_code == 200
+
+
+def test_vllm_refuses_an_image_of_an_unknown_scheme() -> None:
+    """Its `MediaConnector` says: "The URL must be either a HTTP, data or file URL."."""
+    with open_platform(backend=ScriptedBackend(lambda _: "ok", input_modalities=("text", "image"))) as platform:
+        watch_requests(platform, "vllm")
+        for url in ("ftp://x/y.png", ""):
+            refused = asked(platform, CHAT, {"model": "scripted", "messages": [picture(url)]})
+            error = {
+                "message": "The URL must be either a HTTP, data or file URL.",
+                "type": "BadRequestError",
+                "param": None,
+                "code": 400,
+            }
+            assert (refused.status_code, refused.json()) == (400, {"error": error})
+        assert asked(platform, CHAT, {"model": "scripted", "messages": [picture(PIXEL)]}).status_code == 200
 
 
 def uses(*ids: str) -> Any:
@@ -452,6 +592,7 @@ def test_any_body_is_taken_or_refused_with_an_error(body: Any, path: str) -> Non
 
 
 odd = json_values | st.text("abc", max_size=2)
+urls = st.text("data:image/png;base64,aGk= \u00e9", max_size=30) | st.sampled_from([*NO_IMAGES])
 odd_bodies = st.fixed_dictionaries(
     {},
     optional={
@@ -463,8 +604,16 @@ odd_bodies = st.fixed_dictionaries(
                     "tool_calls": st.lists(st.fixed_dictionaries({"id": odd}) | odd, max_size=2) | odd,
                     "content": st.lists(
                         st.fixed_dictionaries(
-                            {"type": st.sampled_from(["tool_use", "tool_result", "text"])},
-                            optional={"id": odd, "tool_use_id": odd, "text": odd},
+                            {"type": st.sampled_from(["tool_use", "tool_result", "text", "image", "image_url"])},
+                            optional={
+                                "id": odd,
+                                "tool_use_id": odd,
+                                "text": odd,
+                                "content": odd,
+                                "cache_control": odd,
+                                "source": st.fixed_dictionaries({"type": st.just("base64"), "media_type": odd}) | odd,
+                                "image_url": st.fixed_dictionaries({"url": urls | odd}) | urls | odd,
+                            },
                         ),
                         max_size=2,
                     )
@@ -486,13 +635,15 @@ odd_bodies = st.fixed_dictionaries(
         "temperature": odd,
         "max_tokens": odd,
         "top_p": odd,
+        "stop_sequences": odd,
+        "system": odd,
     },
 )
 
 
 @given(odd_bodies)
 def test_no_rule_is_broken_by_a_body(body: Any) -> None:
-    for rules in (openai_rules.of_chat, openai_rules.of_responses, anthropic_rules.of_messages):
+    for rules in (openai_rules.of_chat, openai_rules.of_responses, anthropic_rules.of_messages, vllm_rules.of_any):
         assert all(isinstance(one.message, str) for one in rules(body))
 
 

@@ -13,7 +13,6 @@ from modelyard.http.interfaces import STANDARD
 from modelyard.http.message import Request, Response
 from modelyard.http.response_bodies import close
 from modelyard.parts.doubles.clients.read_limit import NO_LIMIT, ReadLimit
-from modelyard.parts.doubles.requests.watched import WatchedEndpoint
 from modelyard.platform.platform import Platform
 
 BrokenOff = Callable[[str], Exception]
@@ -58,7 +57,7 @@ class InProcess:
     of the client's body is raised to the client. If a response breaks off, `broken_off` creates the exception."""
 
     def __init__(self, platform: Platform, broken_off: BrokenOff, interfaces: Iterable[Interface] = STANDARD) -> None:
-        self._endpoint = WatchedEndpoint(Endpoint(platform, interfaces), platform)
+        self._endpoint = Endpoint(platform, interfaces)
         self._broken_off = broken_off
 
     def handle(self, request: ClientRequest, limit: ReadLimit = NO_LIMIT) -> Response:

@@ -5,8 +5,8 @@ import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from modelyard.flow import give_way
 from modelyard.lazy import hashlib
-from modelyard.parts.doubles.requests.watched import App, replayed, whole_body
 from modelyard.protocols import Clock
 from modelyard.testing.clock import ManualClock
 
@@ -14,6 +14,9 @@ AT_ONCE = (b"retry-after-ms", b"1")
 """What clients of vendors read before `Retry-After`, in milliseconds. One is the least that all of them take."""
 
 Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Any, Receive, Send], Awaitable[None]]
 
 
 def retried_on_clock(app: App, clock: Clock) -> App:
@@ -29,7 +32,7 @@ def retried_on_clock(app: App, clock: Clock) -> App:
         if scope["type"] != "http" or scope["method"] != "POST":
             await app(scope, receive, send)
             return
-        first = await whole_body(receive)
+        first = await _whole_body(receive)
         key = _key(scope, first)
         with lock:
             seconds = owed.pop(key, 0.0)
@@ -40,9 +43,31 @@ def retried_on_clock(app: App, clock: Clock) -> App:
             with lock:
                 owed[key] = pause
 
-        await app(scope, replayed([first], receive), _sending(send, put_off))
+        await app(scope, _replayed(first, receive), _sending(send, put_off))
 
     return application
+
+
+async def _whole_body(receive: Receive) -> Message:
+    """Return a message with the whole body, or that the client has left."""
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return message
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            return {"type": "http.request", "body": body, "more_body": False}
+
+
+def _replayed(first: Message, receive: Receive) -> Receive:
+    came = [first]
+
+    async def again() -> Message:
+        await give_way()
+        return came.pop(0) if came else await receive()
+
+    return again
 
 
 def _key(scope: Any, message: Message) -> bytes:
@@ -50,9 +75,7 @@ def _key(scope: Any, message: Message) -> bytes:
     return bytes(hashlib.sha256(head + message.get("body", b"")).digest())
 
 
-def _sending(
-    send: Callable[[Message], Awaitable[None]], put_off: Callable[[float], None]
-) -> Callable[[Message], Awaitable[None]]:
+def _sending(send: Send, put_off: Callable[[float], None]) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] >= 400:
             pauses = [value for name, value in message["headers"] if name == b"retry-after"]

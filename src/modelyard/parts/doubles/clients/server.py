@@ -12,7 +12,6 @@ from typing import Any
 from modelyard.asgi import asgi_app
 from modelyard.errors import MissingExtra
 from modelyard.parts.doubles.clients.served_retries import retried_on_clock
-from modelyard.parts.doubles.requests.watched import watched_app
 from modelyard.platform.platform import Platform
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
@@ -125,5 +124,5 @@ def served(platform: Platform) -> Iterator[str]:
         with served(platform) as url:
             OpenAI(base_url=f"{url}/inference/v1", api_key=platform.keys.create().secret)
     """
-    with asgi_server(retried_on_clock(watched_app(asgi_app(platform), platform), platform.clock), ws="none") as server:
+    with asgi_server(retried_on_clock(asgi_app(platform), platform.clock), ws="none") as server:
         yield server.url

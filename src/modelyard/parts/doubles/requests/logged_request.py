@@ -59,7 +59,7 @@ class LoggedRequest:
 
     def __str__(self) -> str:
         status = "no answer" if self.status is None else str(self.status)
-        asked = shown(self.text, _SHOWN) if self.text else ""
+        asked = shown(self.text, _SHOWN) if self.text else _shown_calls(self.body)
         lines = [" ".join(filter(None, [status, self.method, self.path, self.model, asked]))]
         return without_secrets("\n    ".join([*lines, *filter(None, [self.words])]))
 
@@ -73,6 +73,29 @@ def last_text(body: object) -> str:
         if found:
             return _text(found)
     return ""
+
+
+def _shown_calls(body: object) -> str:
+    """Return the calls of tools in the last message or items of the input, where that has no text: "look(x=1)"."""
+    found = member(body, "messages") or member(body, "input")
+    last = found[-1] if isinstance(found, list) and found else None
+    blocks = member(last, "content")
+    calls = member(last, "tool_calls") or (blocks if isinstance(blocks, list) else [last])
+    told = [_shown_call(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    return ", ".join(filter(None, told))
+
+
+def _shown_call(call: object) -> str:
+    """Return a call in any format of requests, without secrets."""
+    function = member(call, "function") or call
+    name, given = member(function, "name"), member(function, "arguments") or member(function, "input")
+    if not isinstance(name, str):
+        return ""
+    arguments = parsed(given.encode("utf-8", "replace")) if isinstance(given, str) else given
+    shown_given = shown(given, _SHOWN) if given else ""
+    if isinstance(arguments, dict):
+        shown_given = ", ".join(f"{shown(key, 80)}: {shown(value, 80)}" for key, value in arguments.items())[:_SHOWN]
+    return f"{shown(name, 80)[1:-1]}({shown_given})"
 
 
 def _text(value: object) -> str:

@@ -1,5 +1,6 @@
 """The requests that clients have sent to a platform, and how each was answered."""
 
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -7,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 from modelyard.domain.events import CompletionFailed
 from modelyard.domain.identity import Principal
 from modelyard.parts.doubles.requests.differences import differences
-from modelyard.parts.doubles.requests.logged_request import LoggedRequest, shown, without_secrets, words_of_failure
+from modelyard.parts.doubles.requests.logged_request import (
+    LoggedRequest,
+    shown,
+    without_secrets,
+    words_of,
+    words_of_failure,
+)
+from modelyard.parts.doubles.requests.watched import RequestWatch
 from modelyard.parts.doubles.vendors.profiles import Profile, check_profile
 from modelyard.parts.doubles.vendors.refusal import parsed
 from modelyard.platform.chat.backend_stream import backend_of
@@ -19,6 +27,8 @@ if TYPE_CHECKING:
     from modelyard.parts.doubles.faults.faults import Faults
 
 AnyBackend = Backend | AsyncBackend
+
+_log = logging.getLogger("modelyard.requests")
 
 
 class RequestLog(Sequence[LoggedRequest]):
@@ -40,6 +50,12 @@ class RequestLog(Sequence[LoggedRequest]):
         with self._lock:
             self._requests.append(request)
         return request
+
+    def end(self, request: LoggedRequest, status: int, body: bytes) -> None:
+        """Note how a request was answered. What was refused goes to the log of the process too, at level INFO."""
+        request.status, request.words = status, words_of(body) if status >= 400 else ""
+        if request.refused:
+            _log.info("refused: %s", " ".join(str(request).split()))
 
     def note(self, event: object) -> None:
         """Note, of an event of the platform, that what was asked in Python failed: of it there is no request."""
@@ -122,11 +138,15 @@ def _backend(runtime: Runtime, principal: Principal) -> AnyBackend:
     return runtime.backend
 
 
-def watch_requests(platform: Platform, profile: Profile | None = None) -> RequestLog:
-    """Keep the requests that clients send to a platform from now on, in process or to `served`, and refuse them as the
-    vendor of their format does, or that of `profile`.
+def _watches(runtime: Runtime, principal: Principal) -> list[RequestWatch]:
+    return runtime.cache.watches
 
-    "vllm" refuses nothing more than the platform, and has that server's errors. Raises `InvalidInput` for another
+
+def watch_requests(platform: Platform, profile: Profile | None = None) -> RequestLog:
+    """Keep the requests that clients send to a platform from now on, in process or to any server of it, and refuse them
+    as the vendor of their format does, or that of `profile`. What is refused is logged, by `modelyard.requests`.
+
+    "vllm" refuses hardly more than the platform, and has that server's errors. Raises `InvalidInput` for another
     profile.
 
         requests = watch_requests(platform)
@@ -136,4 +156,5 @@ def watch_requests(platform: Platform, profile: Profile | None = None) -> Reques
     check_profile(profile)
     log = platform.part(log_of)
     log.watching, log.profile, log.backend = True, profile, platform.part(_backend)
+    platform.part(_watches)[:] = [RequestWatch(log, platform.settings.strict_conversations)]
     return log

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from modelyard.parts.doubles.vendors.images import TYPES
 from modelyard.parts.doubles.vendors.refusal import Refusal, member, objects
 
 ID, NAME = re.compile(r"[a-zA-Z0-9_-]+"), re.compile(r"[a-zA-Z0-9_-]{1,128}")
-LEAST_BUDGET, LEAST_TOP_P = 1024, 0.95
+LEAST_BUDGET, LEAST_TOP_P, MOST_CACHED = 1024, 0.95, 4
 
 Body = Mapping[str, Any]
 Blocks = Sequence[Mapping[str, Any]]
@@ -21,6 +22,9 @@ def of_messages(body: Body) -> Iterator[Refusal]:
     yield from _tools(body)
     if member(body, "thinking", "type") == "enabled":
         yield from _thinking(body, member(body, "thinking", "budget_tokens"))
+    yield from _cached(body, blocks)
+    yield from _stops(body.get("stop_sequences"))
+    yield from _images(blocks)
     yield from _ids(blocks)
     yield from _unpaired(turns, blocks)
     yield from _last(turns, blocks)
@@ -70,6 +74,37 @@ def _thinking(body: Body, budget: object) -> Iterator[Refusal]:
         yield Refusal("`top_k` must be unset when thinking is enabled.")
     if member(body, "tool_choice", "type") in ("any", "tool"):
         yield Refusal("Thinking may not be enabled when tool_choice forces tool use.")
+
+
+def _cached(body: Body, blocks: Sequence[Blocks]) -> Iterator[Refusal]:
+    every = [*objects(body.get("tools")), *objects(body.get("system"))]
+    for block in (block for turn in blocks for block in turn):
+        every += [block, *objects(block.get("content"))]
+    found = sum(block.get("cache_control") is not None for block in every)
+    if found > MOST_CACHED:
+        yield Refusal(f"A maximum of {MOST_CACHED} blocks with cache_control may be provided. Found {found}.")
+
+
+def _stops(stops: object) -> Iterator[Refusal]:
+    if isinstance(stops, list) and any(isinstance(stop, str) and not stop.strip() for stop in stops):
+        yield Refusal("stop_sequences: each stop sequence must contain non-whitespace")
+
+
+def _images(blocks: Sequence[Blocks]) -> Iterator[Refusal]:
+    for at, turn in enumerate(blocks):
+        for number, block in enumerate(turn):
+            place = f"messages.{at}.content.{number}"
+            yield from _image(block, place)
+            for inner, one in enumerate(objects(block.get("content"))):
+                yield from _image(one, f"{place}.tool_result.content.{inner}")
+
+
+def _image(block: Mapping[str, Any], place: str) -> Iterator[Refusal]:
+    source = member(block, "source") if block.get("type") == "image" else None
+    type_ = member(source, "media_type") if member(source, "type") == "base64" else None
+    if isinstance(type_, str) and type_ not in TYPES:
+        wanted = "'image/jpeg', 'image/png', 'image/gif' or 'image/webp'"
+        yield Refusal(f"{place}.image.source.base64.media_type: Input should be {wanted}")
 
 
 def _interleaves(body: Body) -> bool:

@@ -4,11 +4,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from modelyard.parts.doubles.vendors.images import TYPES, is_base64
 from modelyard.parts.doubles.vendors.refusal import Refusal, member, objects, texts
 from modelyard.parts.doubles.vendors.strict_schemas import why_not_an_object, why_not_strict
 
 NAME = re.compile(r"[a-zA-Z0-9_-]+")
-LONGEST_ID, LONGEST_NAME = 40, 64
+LONGEST_ID, LONGEST_NAME, MOST_TOOLS = 40, 64, 128
+DATA = re.compile(r"data:([^;,]*)([^,]*),(.*)", re.DOTALL | re.IGNORECASE)
 
 Body = Mapping[str, Any]
 
@@ -16,16 +18,28 @@ Body = Mapping[str, Any]
 def of_chat(body: Body) -> Iterator[Refusal]:
     """Yield what is refused of the body of a chat completion."""
     yield from _empty(body, "messages", "tools")
+    if len(tools := objects(body.get("tools"))) > MOST_TOOLS:
+        wanted = (
+            f"Expected an array with maximum length {MOST_TOOLS}, but got an array with length {len(tools)} instead."
+        )
+        yield Refusal(f"Invalid 'tools': array too long. {wanted}", "tools", "array_above_max_length")
+    if body.get("max_tokens") is not None and body.get("max_completion_tokens") is not None:
+        words = "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported."
+        yield Refusal(words, "max_tokens", "invalid_parameter_combination")
     yield from _only_with(body, "tools", "tool_choice", "parallel_tool_calls", are="'tools' are specified")
     yield from _only_with(body, "logprobs", "top_logprobs", are="'logprobs' is enabled")
     if body.get("stream_options") is not None and body.get("stream") is not True:
         yield Refusal("The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options")
     if body.get("metadata") and not body.get("store"):
         yield Refusal("The 'metadata' parameter is only allowed when 'store' is enabled.", "metadata")
-    functions = [member(tool, "function") for tool in objects(body.get("tools"))]
+    functions = [member(tool, "function") for tool in tools]
     yield from _tools(functions, ".function")
     yield from _chosen(body.get("tool_choice"), [member(function, "name") for function in functions])
     yield from _unpaired(objects(body.get("messages")))
+    for at, message in enumerate(objects(body.get("messages"))):
+        for number, part in enumerate(objects(message.get("content"))):
+            place = f"messages[{at}].content[{number}].image_url.url"
+            yield from _image(member(part, "image_url", "url"), f"Invalid image URL: '{place}'.", place)
     if member(body, "response_format", "type") == "json_object" and not _has_json(body.get("messages")):
         words = "must contain the word 'json' in some form, to use 'response_format' of type 'json_object'."
         yield Refusal(f"'messages' {words}", "messages")
@@ -41,6 +55,11 @@ def of_responses(body: Body) -> Iterator[Refusal]:
     continued = _goes_on(body)
     if not continued:
         yield from _unpaired_items(objects(body.get("input")))
+    for at, item in enumerate(objects(body.get("input"))):
+        for name in ("content", "output"):
+            for number, part in enumerate(objects(item.get(name))):
+                place = f"input[{at}].{name}[{number}].image_url"
+                yield from _image(part.get("image_url"), f"Invalid '{place}'.", place)
     asked = [body.get("input"), body.get("instructions")]
     if member(body, "text", "format", "type") == "json_object" and not continued and not _has_json(asked):
         words = "must contain the word 'json' in some form to use 'text.format' of type 'json_object'."
@@ -103,6 +122,28 @@ def _too_long(text: object, place: str, most: int) -> Iterator[Refusal]:
     if isinstance(text, str) and len(text) > most:
         wanted = f"Expected a string with maximum length {most}, but got a string with length {len(text)} instead."
         yield Refusal(f"Invalid '{place}': string too long. {wanted}", place, "string_above_max_length")
+
+
+def _image(url: object, words: str, place: str) -> Iterator[Refusal]:
+    if isinstance(url, str) and (wrong := _why_no_image(url)):
+        wanted = "Expected a base64-encoded data URL with an image MIME type (e.g. 'data:image/png;base64,aGVsbG8=')"
+        yield Refusal(f"{words} {wanted}, but got {wrong}.", place, "invalid_value")
+
+
+def _why_no_image(url: str) -> str:
+    """Return what is wrong with the address of an image, or with the image in it; "" if nothing is."""
+    if url.lower().startswith(("http://", "https://")):
+        return ""
+    data = DATA.fullmatch(url)
+    if data is None:
+        return "a value without the 'data:' prefix" if not url.lower().startswith("data:") else "a value without data"
+    if not data[2].lower().endswith(";base64"):
+        return "a value without the ';base64' separator"
+    if data[1].lower() not in TYPES:
+        return f"unsupported MIME type '{data[1]}'"
+    if not data[3]:
+        return "empty base64-encoded bytes"
+    return "" if is_base64(data[3]) else "an invalid base64-encoded value"
 
 
 def _form(form: object, param: str, code: str | None) -> Iterator[Refusal]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, get_args
 
 from modelyard.errors import InvalidInput
-from modelyard.parts.doubles.vendors import anthropic, openai
+from modelyard.parts.doubles.vendors import anthropic, openai, vllm
 from modelyard.parts.doubles.vendors.refusal import Refusal, member, parsed
 
 Profile = Literal["openai", "anthropic", "vllm"]
@@ -40,9 +40,9 @@ def vendor_refusal(profile: Profile | None, method: str, path: str, body: object
     Without a profile the vendor of the request's format decides.
     """
     found = next((end for end in _BY_PATH if path.rstrip("/").endswith(end)), None) if method == "POST" else None
-    if found is None or profile == "vllm" or not isinstance(body, dict):
+    if found is None or not isinstance(body, dict):
         return None
-    vendor, rules = _BY_PATH[found]
+    vendor, rules = ("vllm", vllm.of_any) if profile == "vllm" else _BY_PATH[found]
     if profile not in (None, vendor):
         return None if found in _SHARED else _shaped(profile, _not_there(profile, path))
     first = next(rules(body), None)
@@ -55,12 +55,13 @@ def _not_there(profile: Profile | None, path: str) -> Refusal:
 
 
 def _shaped(vendor: Profile | None, refusal: Refusal) -> tuple[int, bytes]:
-    type_ = "invalid_request_error"
+    type_ = "invalid_request_error" if vendor != "vllm" else _NEW_TEXT[0]
     if vendor == "anthropic":
         named = type_ if refusal.status < 404 else "not_found_error"
         body: Any = {"type": "error", "error": {"type": named, "message": refusal.message}}
     else:
-        body = {"error": {"message": refusal.message, "type": type_, "param": refusal.param, "code": refusal.code}}
+        code = refusal.status if vendor == "vllm" else refusal.code
+        body = {"error": {"message": refusal.message, "type": type_, "param": refusal.param, "code": code}}
     return refusal.status, json.dumps(body).encode()
 
 
