@@ -1,4 +1,4 @@
-"""Which images vendors take."""
+"""Which images the vendors take, by media type and content."""
 
 import binascii
 
