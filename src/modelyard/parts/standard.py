@@ -20,7 +20,6 @@ def _standard(name: str, *has: str) -> Part:
 
 
 STANDARD: Sequence[Part] = (
-    _standard("routers", "prices"),  # the first, as each plan looks for its record: a store in memory loads no other
     _standard("responses"),
     _standard("completions"),
     _standard("stored_completions"),
@@ -62,6 +61,7 @@ STANDARD: Sequence[Part] = (
     _standard("clusters"),
     _standard("docs"),
     _standard("mcp"),
+    _standard("routers", "prices"),
     _standard("contracts"),
     _standard("doubles"),
 )

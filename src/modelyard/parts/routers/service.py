@@ -4,10 +4,12 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from modelyard.domain.catalogue import CatalogueRevision
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import KEY
 from modelyard.errors import Forbidden, InvalidInput, nearest
 from modelyard.parts.routers.document import listing
+from modelyard.parts.routers.held import EVER_SET
 from modelyard.parts.routers.prices import PriceRule, check_rules
 from modelyard.parts.routers.records import CAPACITY, PUBLIC, RouterListing
 from modelyard.platform.catalogue.service import Catalogue
@@ -82,6 +84,8 @@ def _capacity(given: Mapping[str, int]) -> Mapping[str, int]:
 
 
 def _put(made: RouterListing, tx: Tx) -> None:
+    if tx.find(CatalogueRevision, KEY, EVER_SET) is None:
+        tx.add(CatalogueRevision(EVER_SET, 1))
     if tx.find(RouterListing, KEY, made.id) is None:
         tx.add(made)
     else:
