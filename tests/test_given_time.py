@@ -137,6 +137,7 @@ NOT_TIMED = {"engine", "driver", "limiter", "result", "self", "path", "shlex", "
     "found",
     "samplers",
     "cache",
+    "pathsep",
 }
 """Whose `wait` or `acquire` takes no time, or whose it is to say what it does with it."""
 
@@ -243,7 +244,7 @@ def suppress_missing(*packages: str) -> Iterator[None]:
 def no_real_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Real time raises when the library asks for it, and is as ever for everybody else."""
     for module in pkgutil.walk_packages(modelyard.__path__, "modelyard."):
-        with suppress_missing("gguf", "huggingface_hub", "torch", "transformers", "tokenizers", "safetensors"):
+        with suppress_missing("gguf", "huggingface_hub", "mcp", "torch", "transformers", "tokenizers", "safetensors"):
             importlib.import_module(module.name)
     for name in ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep"):
         monkeypatch.setattr(time, name, refused_to_modelyard(getattr(time, name)))
