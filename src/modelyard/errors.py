@@ -422,5 +422,5 @@ def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
     """
     from difflib import get_close_matches  # noqa: PLC0415 - slow to load, for errors alone
 
-    found = get_close_matches(name, sorted(known), n=2, cutoff=least)
+    found = get_close_matches(str(name), sorted(known), n=2, cutoff=least)
     return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""

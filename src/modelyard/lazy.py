@@ -146,7 +146,16 @@ def _logger() -> "logging.Logger":
     module = import_module("logging")
     logger: logging.Logger = module.getLogger("modelyard")
     logger.addHandler(module.NullHandler())
+    logger.addFilter(_in_one_line)
     return logger
+
+
+def _in_one_line(record: "logging.LogRecord") -> bool:
+    """Say an error of our own in the line itself, without its traceback but at level DEBUG."""
+    fault = record.exc_info[1] if record.exc_info else None
+    if isinstance(fault, import_module("modelyard.errors").ModelyardError) and not log.isEnabledFor(10):
+        record.msg, record.args, record.exc_info = f"{record.getMessage()}: {fault}", (), None
+    return True
 
 
 if not TYPE_CHECKING:

@@ -1,5 +1,6 @@
 """What one optional capability adds to a platform, as one value (docs/how-to/write-a-part.md)."""
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
@@ -288,6 +289,13 @@ def refuse_address(path: object, wanted: str) -> None:
     scheme = meant_as_address(path)
     if scheme is not None:
         raise InvalidInput.at("path", msg=f"{wanted}, and not an address that begins with {scheme}")
+
+
+def check_place(path: Any, wanted: str = "name the path of a file") -> None:
+    """Raise `InvalidInput` for an address where a path is `wanted`, and for a place in a folder that is not there."""
+    refuse_address(path, wanted)
+    if not os.path.isdir(parent := os.path.dirname(os.path.abspath(path))):
+        raise InvalidInput.at("path", msg=f"there is no folder {parent}; make it first, or name another place")
 
 
 def by_scheme(parts: Iterable[Part], kind: str) -> Mapping[str, Any]:

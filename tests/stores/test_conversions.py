@@ -52,7 +52,8 @@ def outcome(convert: Any, argument: object) -> object:
     try:
         return [(type(value), value) for value in convert(argument)]
     except (TypeError, ValueError) as error:
-        return type(error), str(error)
+        kind = TypeError if isinstance(error, TypeError) else type(error)  # a lookup raises one that says where
+        return kind, str(error).replace(": cannot be", " cannot be")
 
 
 def usual(record: Record) -> list[Any]:

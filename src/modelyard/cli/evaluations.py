@@ -10,15 +10,7 @@ import click
 
 from modelyard.cli.lazy_group import Group
 from modelyard.cli.names import RUN_HELP, project_of, run_named, run_title, values_option
-from modelyard.cli.terminal import (
-    PlaceType,
-    StoreName,
-    json_option,
-    opened,
-    show,
-    show_fields,
-    store_option,
-)
+from modelyard.cli.terminal import PlaceType, StoreName, json_option, opened, show, show_fields, store_option
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.scorer_rules import RULES, rule_of
 from modelyard.errors import InvalidInput

@@ -96,6 +96,9 @@ class Principal:
 
     def require(self, entity: str, project: str | None = None) -> None:
         """Raise `Forbidden` unless the scope covers both. The message is the same whether or not they exist."""
+        for name, value in (("entity", entity), ("project", "" if project is None else project)):
+            if not isinstance(value, str):
+                raise InvalidInput.at(name, msg="must be text")
         if not self.scope.covers(entity, project):
             raise Forbidden(f"this key may not use {entity}/{project}" if project else f"this key may not use {entity}")
 

@@ -122,7 +122,9 @@ class ModelName:
 
     @classmethod
     def within(cls, entity: str, text: str) -> "ModelName | None":
-        """Read a name, which may begin with the project: it is then one of this entity."""
+        """Read a name, which may begin with the project: it is then one of this entity. Raises `InvalidInput`."""
+        if not isinstance(text, str):
+            raise InvalidInput.at("model", msg="must be a name or an id")
         return cls.parse(text) or cls.parse(f"{entity}/{text}")
 
 

@@ -42,22 +42,7 @@ def _of(module: ModuleType) -> Callable[[], Iterable[Record]]:
 
 
 _CORE = tuple(
-    map(
-        _of,
-        (
-            catalogue,
-            completion,
-            identity,
-            usage,
-            job,
-            worker,
-            models,
-            training,
-            alias,
-            evaluation,
-            versioned,
-        ),
-    )
+    map(_of, (catalogue, completion, identity, usage, job, worker, models, training, alias, evaluation, versioned))
 )
 
 

@@ -1,13 +1,11 @@
 """Jobs in the calling thread: deterministic, for tests and small tools."""
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from itertools import count
 
 from modelyard.domain.job import Claim, Needs
+from modelyard.lazy import log
 from modelyard.protocols import Ended, Executor
-
-log: logging.Logger = logging.getLogger("modelyard")
 
 
 class InlineExecutor:
@@ -21,7 +19,7 @@ class InlineExecutor:
     def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
         try:
             run(claim)
-        except Exception:
+        except Exception:  # noqa: BLE001 - it is logged
             log.exception("job %s raised in the executor", claim.job_id)
         return f"inline-{next(self._numbers)}"
 

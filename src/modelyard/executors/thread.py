@@ -1,15 +1,13 @@
 """Jobs in threads of this process."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from itertools import count
 
 from modelyard.domain.job import Claim, Needs
+from modelyard.lazy import log
 from modelyard.protocols import Ended, Executor, ExecutorState, Running
-
-log: logging.Logger = logging.getLogger("modelyard")
 
 
 class ThreadExecutor:
@@ -59,7 +57,7 @@ class ThreadExecutor:
     def _run(self, handle: str, claim: Claim, run: Callable[[Claim], None]) -> None:
         try:
             run(claim)
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - it is logged
             log.exception("job %s raised in the executor", claim.job_id)
         finally:
             self._ended(handle)

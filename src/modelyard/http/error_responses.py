@@ -147,9 +147,10 @@ def report(failure: Exception, request_id: str) -> None:
     """Log a fault: one line, and below it the traceback of what is not an error of our own.
 
     A failure is reported once for a request. No text of it can forge a line of the log, whichever formatter writes it.
-    What is `EXPECTED` is a warning without a traceback.
+    What is `EXPECTED` is a warning. Of it, and of a store that is full, the traceback is there at level DEBUG alone.
     """
     expected, ours = isinstance(failure, EXPECTED), isinstance(failure, errors.ModelyardError)
+    told = isinstance(failure, (*EXPECTED, errors.StorageFull, errors.OutcomeUnknown))  # the line says it all
     level, verb = (logging.WARNING, "was refused") if expected else (logging.ERROR, "failed")
     heard = log.isEnabledFor(level) and (log.hasHandlers() or not expected)  # nothing is said raw but what is broken
     if not heard or getattr(failure, "reported", None) == request_id:
@@ -159,7 +160,7 @@ def report(failure: Exception, request_id: str) -> None:
     arguments = (request_id, verb, _escaped(str(failure)) if ours else type(failure).__name__)
     record = log.makeRecord(log.name, level, __file__, 0, "request %s %s: %s", arguments, exc_info=None)
     cause = failure.__cause__ if ours and _status(failure) != errors.ModelyardError.status else failure
-    if cause is not None and not expected:
+    if cause is not None and (not told or log.isEnabledFor(logging.DEBUG)):
         lines = "".join(traceback.format_exception(cause)).splitlines()
         record.exc_text = "\n".join(f"  {_escaped(line)}" for line in lines)
     log.handle(record)

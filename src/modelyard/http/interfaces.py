@@ -10,11 +10,7 @@ from modelyard.part import Part, standard_parts
 TRAINING = Interface(
     "training",
     DETAIL,
-    {
-        ("v1",): (Auth.BEARER, DETAIL),
-        ("v1", "chat"): (Auth.BEARER, ERROR),
-        ("v1", "models"): (Auth.BEARER, ERROR),
-    },
+    {("v1",): (Auth.BEARER, DETAIL), ("v1", "chat"): (Auth.BEARER, ERROR), ("v1", "models"): (Auth.BEARER, ERROR)},
     description="Models that are trained, their checkpoints and jobs, and chat completions with what training needs.",
 )
 INFERENCE = Interface(

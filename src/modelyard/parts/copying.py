@@ -112,7 +112,10 @@ def unfinished(target: Store, records: Sequence[Record], again: bool) -> Iterato
 def _mark(records: Sequence[Record], again: bool, tx: Tx) -> None:
     marked = cast(Any, tx).mark_unfinished(False, False)
     if marked and not again:
-        raise StoreError("another copy to the target runs, or was interrupted: name another one")
+        raise StoreError(
+            "another copy to the target runs, or was interrupted: name another one; or, if none runs, drop it, make it"
+            " again, and restore again"
+        )
     if not (marked or _is_empty(records, tx)):
         raise StoreError("the target has records already: name a new file, or an empty database")
     cast(Any, tx).mark_unfinished(True, True)

@@ -1,6 +1,7 @@
 """Listings of records in an index, with cursors that stay valid after their record is removed."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from functools import partial
 from heapq import merge
 from itertools import islice
@@ -8,13 +9,14 @@ from typing import Any, TypeVar
 
 from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.record import KEY, Order, declaration_of
-from modelyard.errors import InvalidInput, Problem
+from modelyard.errors import InvalidInput, Problem, nearest
 from modelyard.platform.listing import BATCH, Cursor, Listing, accept_all, in_batches
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
 R = TypeVar("R")
 T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
 
 MANY = 2000
 MAX_WINDOW = 2**53
@@ -95,8 +97,32 @@ def check_slice(limit: int | None, offset: int) -> None:
         raise InvalidInput(problems)
 
 
+def unique_texts(name: str, given: Iterable[str]) -> Sequence[str]:
+    """Return the texts that an argument has, which may be one. Raises `InvalidInput` for anything else."""
+    found = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (None,)
+    if not all(isinstance(one, str) for one in found):
+        raise InvalidInput.at(name, msg="must be texts")
+    return tuple(dict.fromkeys(found))
+
+
+def named_member(kind: type[E], name: str, value: E | str | None) -> E | None:
+    """Return the member of an enumeration that an argument is, or names. Raises `InvalidInput`."""
+    try:
+        return None if value is None else kind(value)
+    except ValueError:
+        raise InvalidInput.at(
+            name, msg=f"must be one of {', '.join(kind)}{nearest(str(value), map(str, kind))}"
+        ) from None
+
+
+def check_metadata(metadata: object) -> None:
+    """Raise `InvalidInput` for a filter of metadata that is no mapping."""
+    if not isinstance(metadata, Mapping):
+        raise InvalidInput.at("metadata", msg="must be a mapping of texts")
+
+
 def unique_ids(ids: Iterable[str]) -> Sequence[str]:
-    named = tuple(dict.fromkeys((ids,) if isinstance(ids, str) else ids))
+    named = unique_texts("ids", ids)
     if len(named) > MAX_IDS:
         raise InvalidInput.at("ids", msg=f"name at most {MAX_IDS} at a time", type="too_long")
     return named

@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.record import Record
+from modelyard.errors import InvalidInput
 from modelyard.stores import conversions_fast as conversions
 from modelyard.stores import json_values
 from modelyard.stores.conversions_fast import Conversion, Convert
@@ -148,6 +149,10 @@ def _column(name: str, hint: Any) -> Column:
     return Column(name, _kind_of(parts[0]), nullable=True)
 
 
+class UnfitLookup(InvalidInput, TypeError):
+    """Records were looked up by a value of a type that none of them has."""
+
+
 class Projection:
     """Reads some columns of a record as a tuple of values, converted where a column has a conversion.
 
@@ -207,10 +212,16 @@ class Projection:
 
     @cached_property
     def accept(self) -> Conversion:
-        """The function that converts given values as `convert` does."""
+        """The function that converts values of a lookup. It raises `UnfitLookup` for one of a wrong type."""
         if self._nones:
-            return self.convert
-        return conversions.values_conversion(self._fields(), self._converts, self.convert)
+            return self._looked_up
+        return conversions.values_conversion(self._fields(), self._converts, self._looked_up)
+
+    def _looked_up(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        for column, value in zip(self._columns, values, strict=True) if len(values) == len(self._columns) else ():
+            if not column.admits(type(value)):
+                raise UnfitLookup.at(column.name, msg=f"cannot be of type {type(value).__name__}")
+        return self.convert(values)
 
     def convert(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Convert the given values; return the same tuple object if nothing changes.

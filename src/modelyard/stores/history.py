@@ -91,7 +91,10 @@ def unknown_changes(names: Iterable[str], changes: Iterable[NamedChange]) -> lis
     changes = [*changes]
     unknown = {*names} - BEFORE.keys() - {change.name for change in changes}
     if UNFINISHED in unknown:
-        raise StoreCorrupt("the store is a copy that was not completed: run `modelyard copy` again, or remove it")
+        told = "after `modelyard restore`, drop it, make it again and restore again"
+        raise StoreCorrupt(
+            f"the store is a copy that was not completed: run `modelyard copy` again, or remove it; {told}"
+        )
     newer = sorted(name for name in unknown if part_of(name) in parts_of(changes))
     if newer:
         raise StoreTooNew(f"the store has migrations that this version does not know: {newer}")

@@ -1,6 +1,7 @@
 """Copies, restores and backups whose process is killed leave nothing that opens as if it were whole, or stays."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -120,6 +121,22 @@ def test_a_restore_to_a_database_that_is_killed_does_not_open(
     again = CliRunner().invoke(main, [*map(str, words[:-1]), str(tmp_path / "other")])
     assert again.exit_code == 1
     assert "a copy that was not completed" in again.output
+    assert "after `modelyard restore`, drop it, make it again and restore again" in again.output
+
+
+@pytest.mark.crash
+def test_after_a_restore_to_a_file_that_is_killed_what_is_to_be_removed_is_named(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "to.db"
+    words = ("restore", source.with_name("kept.db"), target)
+    kill("modelyard.parts.backups.restoring", "to_file", "before", *words)
+    for _ in range(2):
+        again = CliRunner().invoke(main, [*map(str, words)])
+        assert again.exit_code == 1
+        left = re.search(r"if none runs, remove (\S+) with all that it has, and restore again", again.output)
+        assert left, again.output
+        shutil.rmtree(left[1])
+    call(*words)
+    assert requests(target) == CALLS
 
 
 def opens_whole_or_not(store: object) -> bool:

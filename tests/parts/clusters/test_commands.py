@@ -151,4 +151,4 @@ def test_a_worker_submits_jobs_to_a_cluster_where_they_outlive_it(tmp_path: Path
         assert "is stopping" in reply.splitlines()[-1]
         [job] = fake.jobs.values()
         ran = [json.loads(line)["message"] for line in job.log.read_text().splitlines()]
-        assert [line.partition(") ")[2] for line in ran if ", attempt 1)" in line] == ["succeeded"]
+        assert [line.partition(") ")[2] for line in ran if ", attempt 1)" in line] == ["begins", "succeeded"]

@@ -20,15 +20,17 @@ from modelyard.domain.catalogue import Pricing
 from modelyard.domain.evaluation.aggregate import ReportOptions
 from modelyard.domain.evaluation.comparison import Comparison
 from modelyard.domain.identity import Principal, Scope, host
-from modelyard.errors import Unauthenticated
+from modelyard.errors import StoreBusy, Unauthenticated
 from modelyard.http.message import Request, Response
+from modelyard.part import DashboardPage, Part
 from modelyard.parts.dashboard import view as views
 from modelyard.parts.dashboard.app import Dashboard
 from modelyard.parts.dashboard.exchange import COOKIE
 from modelyard.parts.dashboard.pages import rows as row_pages
-from modelyard.parts.dashboard.view import Kept
+from modelyard.parts.dashboard.view import HtmlPage, Kept
 from modelyard.parts.reports.comparison_page import _uncompared
-from modelyard.parts.reports.html import Html, table
+from modelyard.parts.reports.html import Html, html, table
+from modelyard.parts.standard import STANDARD
 from modelyard.platform.evaluations.result import Rows
 from modelyard.platform.evaluations.service import Evaluations
 from modelyard.platform.platform import Platform
@@ -839,3 +841,53 @@ def test_a_metric_that_is_not_compared_has_no_digest() -> None:
     found = Comparison(0, 0, 0, ReportOptions(), (), {f"acme/p/right:{digest}": "why"})
     shown = _uncompared(found)
     assert f'<span title="acme/p/right:{digest}">acme/p/right:pj64nc4r…</span>' in shown
+
+
+# ---- a store that is away --------------------------------------------------------------------------------------------
+
+
+def waits_of(dashboard: Dashboard, platform: Platform, request: Request, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Ask while the store is away. Return the status, and how often the store was waited for."""
+    waits = []
+
+    def away(*_: object, **__: object) -> None:
+        waits.append(1)
+        raise StoreBusy("the server cannot be reached")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(platform._runtime.store, "read", away)
+        patched.setattr(platform._runtime.store, "transact", away)
+        response = asyncio.run(dashboard.ahandle(request))
+    return [response.status, len(waits)]
+
+
+@pytest.mark.parametrize("path", ["", "models", "jobs", "usage"])
+def test_a_page_waits_once_for_a_store_that_is_away(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_platform() as platform:
+        dashboard = Dashboard(platform)
+        browser = Browser(dashboard)
+        browser.log_in(platform.keys.create(entity="acme").secret)
+        cookie = [("host", browser.host), ("cookie", f"{COOKIE}={browser.cookie}")]
+
+        async def nothing() -> AsyncIterator[bytes]:
+            yield b""
+
+        request = Request("GET", f"/dashboard/{path}", "", cookie, nothing())
+        assert waits_of(dashboard, platform, request, monkeypatch) == [503, 1]
+        assert browser.get(path)[0] == 200
+
+
+def test_the_menu_asks_a_store_that_is_away_once() -> None:
+    asked = []
+
+    def away(_: object) -> bool:
+        asked.append(1)
+        raise StoreBusy("the server cannot be reached")
+
+    names = ("one", "other")
+    pages = [DashboardPage("GET", (name,), lambda view: HtmlPage("Page", html("")), name, away) for name in names]
+    with open_platform(parts=[*STANDARD, Part("menu", pages=lambda: pages)]) as platform:
+        browser = Browser(Dashboard(platform))
+        browser.log_in(platform.keys.create(entity="acme").secret)
+        assert browser.get("usage")[0] == 200
+    assert len(asked) == 1

@@ -57,3 +57,24 @@ def test_a_sweep_says_first_how_long_it_may_take(store: Path) -> None:
     swept = asked(store, "sweep", "--grace", "7", "--json")
     assert "again after 7 seconds" in swept.stderr
     assert json.loads(swept.stdout)["missing"] == []
+
+
+def test_a_sweep_shows_records_that_lack_their_files_as_a_table_and_fails(store: Path) -> None:
+    artifacts = FolderArtifacts(Path(f"{store}-artifacts"))
+    before = {*artifacts.names()}
+    with open_platform(store) as platform:
+        lost = platform.compat.files.create("a.jsonl", [b"{}\n"], purpose="batch")
+    [artifact] = {*artifacts.names()} - before
+    artifacts.remove(artifact)
+    swept = asked(store, "sweep", "--grace", "0")
+    assert swept.exit_code == 1
+    assert "Missing(" not in swept.stdout
+    lines = swept.stdout.splitlines()
+    assert ["missing", "1"] in [line.split() for line in lines]
+    assert ["kind", "id", "entity", "artifact"] in [line.split() for line in lines]
+    assert ["StoredFile", lost.id, "local", artifact] in [line.split() for line in lines]
+    told = asked(store, "sweep", "--grace", "0", "--json")
+    assert told.exit_code == 1
+    assert json.loads(told.stdout)["missing"] == [
+        {"kind": "StoredFile", "id": lost.id, "entity": "local", "artifact": artifact}
+    ]

@@ -1,5 +1,6 @@
 """A job for which there is no place holds up no other: it has its own pause, says why, and has an end."""
 
+import logging
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -163,3 +164,30 @@ def test_a_wall_clock_that_is_set_back_holds_no_job_back_for_longer_than_a_lease
     site.yard.clock.jump(-86_400)
     site.pass_time(LEASE + 1)
     assert site.job(id).status is JobStatus.SUCCEEDED
+
+
+def test_each_refusal_is_one_line_of_the_log(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "modelyard")
+    id = site.submit(1, cards=1)
+    while site.executor.asked < 3:
+        site.pass_time(1)
+    said = [line.getMessage() for line in caplog.records if id in line.getMessage()]
+    assert len(said) == 3, said
+    assert all("is held back for" in one and one.endswith("no such gres") for one in said)
+    caplog.clear()
+    site.executor.cards = 1
+    site.pass_time(LEASE)
+    said = [line.getMessage().partition(") ")[2] for line in caplog.records if id in line.getMessage()]
+    assert said == ["begins", "succeeded"]
+
+
+def test_a_job_that_fails_for_want_of_a_place_is_not_said_to_be_held_back_then(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "modelyard")
+    id = site.submit(1, cards=1)
+    site.pass_time(MAX_REFUSALS * (LEASE + 1))
+    said = [line.getMessage() for line in caplog.records if id in line.getMessage()]
+    assert sum("is held back" in one for one in said) == MAX_REFUSALS - 1
+    assert "failed: no place was found" in said[-1]
+    assert len(said) == MAX_REFUSALS

@@ -127,7 +127,7 @@ def new_file(target: Path) -> Iterator[Path]:
     """Reserve a name that no file has; yield a folder next to it for what is not finished. Raises `Conflict`."""
     folder = target.absolute().with_name(f".{target.name}{_CLAIM}")
     _refuse_taken(target)
-    with _claimed(folder.mkdir, folder, f"another restore to {target}"):
+    with _claimed(folder.mkdir, folder, target, folder):
         try:
             yield folder
         finally:
@@ -146,14 +146,17 @@ def empty_place(address: str, parts: Sequence[Part]) -> Iterator[ArtifactStore]:
     is_folder = isinstance(place, FolderArtifacts)
     with _own_folder(Path(path), was_there) if is_folder else ExitStack():
         if any(True for _ in place.names()) or (is_folder and os.listdir(path) != [_CLAIM]):
-            raise Conflict(f"{address} has files; a restore needs a place of its own: name an empty one")
+            raise Conflict(
+                f"{address} has files; a restore needs a place of its own: name an empty one, or remove what a restore"
+                " that was ended has left there"
+            )
         yield place
 
 
 @contextmanager
 def _own_folder(folder: Path, was_there: bool) -> Iterator[None]:
     claim = folder / _CLAIM
-    with _claimed(partial(claim.touch, exist_ok=False), claim, f"another restore to {folder}"):
+    with _claimed(partial(claim.touch, exist_ok=False), claim, folder, folder):
         try:
             yield
         except BaseException:
@@ -165,11 +168,15 @@ def _own_folder(folder: Path, was_there: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _claimed(claim: Any, mark: Path, other: str) -> Iterator[None]:
+def _claimed(claim: Any, mark: Path, target: Path, left: Path) -> Iterator[None]:
+    """Claim a target by a mark. Raises `Conflict`, which names what a restore that was ended has `left`."""
     try:
         claim()
     except FileExistsError as taken:
-        raise Conflict(f"{mark} exists: {other} runs, or was ended; if none runs, remove that first") from taken
+        raise Conflict(
+            f"{mark} exists: another restore to {target} runs, or was ended; if none runs, remove {left} with all that"
+            " it has, and restore again"
+        ) from taken
     yield
 
 

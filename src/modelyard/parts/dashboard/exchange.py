@@ -92,6 +92,7 @@ class PageExchange:
         self._headers, _ = headers_of(request.headers)
         first, *segments = request.raw_path.removeprefix("/").split("/")
         self._path = tuple(map(unquote, segments)) if first in ("", PREFIX) else _ELSEWHERE
+        self._away: ModelyardError | None = None
 
     @property
     def follows(self) -> bool:
@@ -105,10 +106,12 @@ class PageExchange:
         return _fields(self._request.query, "query")
 
     def entity(self) -> str:
-        """Return the entity on whose account the page is made; "" for the host, and where the caller is not known."""
+        """Return the entity on whose account the page is made; "" for the host, and where the caller is not known. A
+        store that is away is not waited for again: `answer` says so at once."""
         try:
             return "" if self._path[:1] == (STATIC,) else self._caller()[0].scope.entity or ""
-        except ModelyardError:
+        except ModelyardError as fault:
+            self._away = fault if fault.status == _LATER else None
             return ""
 
     def answer(self, body: Callable[[], bytes]) -> Response:
@@ -117,6 +120,8 @@ class PageExchange:
                 return _static(self._path[1:])
             if self.follows:
                 return _response(204, ())
+            if self._away is not None:
+                raise self._away
             return self._respond(_fields(body().decode("utf-8", "replace"), "body"))
         except ClientDisconnected:
             raise

@@ -319,8 +319,8 @@ def _title(title: str) -> Iterator[Html]:
     return map(name_text, re.split("( )", title))
 
 
-def _is_shown(view: View, page: DashboardPage) -> bool:
-    """Return whether a page is in the navigation. What was shown once stays; of nobody, and of a store that is away,
+def _is_shown(view: View, page: DashboardPage) -> bool | None:
+    """Return whether a page is in the navigation; None if the store is away. What was shown once stays; of nobody
     nothing is asked."""
     key = ("shown", view.principal, page.path)
     if not view.principal.entity:
@@ -330,7 +330,7 @@ def _is_shown(view: View, page: DashboardPage) -> bool:
     try:
         shown = page.is_shown(view)
     except ModelyardError:
-        return False
+        return None
     if shown:
         view.kept(key, lambda: html(page.label))
     return shown
@@ -339,7 +339,13 @@ def _is_shown(view: View, page: DashboardPage) -> bool:
 def _header(view: View) -> Html:
     pages = (page for part in view.platform.parts for page in part.pages())
     labelled = [(page, "/".join(page.path)) for page in pages if page.label]
-    of_parts = sorted((page.label, path) for page, path in labelled if path == view.section or _is_shown(view, page))
+    of_parts, asks = list[tuple[str, str]](), True
+    for page, path in labelled:
+        shown = path == view.section or (_is_shown(view, page) if asks else None)
+        asks = shown is not None  # a store that is away is waited for once
+        if shown:
+            of_parts.append((page.label, path))
+    of_parts.sort()
     links = (
         tag(
             "a",

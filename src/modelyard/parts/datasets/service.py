@@ -168,6 +168,8 @@ class Datasets:
 
     def _named(self, dataset: str) -> DatasetName:
         url = dataset
+        if not isinstance(dataset, str):
+            raise InvalidInput.at("dataset", msg="must be a data set, its name or its URL")
         if "://" not in dataset:
             own = (f"{self._principal.entity}/{self._runtime.project}/", f"{self._principal.entity}/", "")
             url = f"modelyard:///{own[min(dataset.count('/'), 2)]}{dataset}"

@@ -32,6 +32,7 @@ from modelyard.platform.jobs.queue import announce, asked_before
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.models.service import Models
 from modelyard.platform.paging import (
+    check_metadata,
     cursor_at,
     get_or_none,
     index_listing,
@@ -240,8 +241,9 @@ class FineTuning:
     ) -> Listing[FineTuningJob]:
         """List jobs, the newest first: all that the caller may see, or those of an entity, a project or metadata.
 
-        Raises `Forbidden`.
+        Raises `Forbidden`, `InvalidInput`.
         """
+        check_metadata(metadata)
         entity = listed_entity(self._principal, entity, project)
         index, *where = listed_index(entity, project)
         place, sees = partial(self._place, index), visible(self._runtime, self._principal)

@@ -14,7 +14,7 @@ from modelyard.domain.evaluation.objects import ObjectRef
 from modelyard.domain.evaluation.run import EvaluationRun, Prediction, RunState, Score
 from modelyard.domain.evaluation.scorers import text_of
 from modelyard.errors import InvalidInput
-from modelyard.part import refuse_address
+from modelyard.part import check_place
 from modelyard.platform.evaluations.model_under_test import messages_asked
 
 ENDINGS = (".json", ".eval")
@@ -34,7 +34,7 @@ _STATUS = {RunState.COMPLETED: "success", RunState.RUNNING: "started", RunState.
 
 
 def check_log_path(path: str | os.PathLike[str]) -> None:
-    refuse_address(path, "must be the path of a file that ends in .json or .eval")
+    check_place(path, "must be the path of a file that ends in .json or .eval")
     if PurePath(path).suffix not in ENDINGS:
         raise InvalidInput.at("path", msg="must end in .json or .eval")
 

@@ -6,7 +6,7 @@ from itertools import islice
 import attrs
 import click
 
-from modelyard.cli.terminal import StoreName, json_option, opened, show, show_fields, store_option
+from modelyard.cli.terminal import StoreName, json_option, opened, show, show_fields, show_values, store_option
 from modelyard.domain.job import JobStatus
 from modelyard.errors import StoreError
 from modelyard.platform.operations.files import FileFault
@@ -25,6 +25,7 @@ MOST_QUEUED = 1000
 def sweep(store: StoreName, grace: float, as_json: bool) -> None:
     """Remove files that no record names, which a crash may leave, and name records that have lost their files.
 
+    Exit status 1 if there are such records.
     If there are any, it looks again after `--grace` seconds, or the length of a lease if that is longer.
     """
     with opened(store) as platform:
@@ -32,7 +33,14 @@ def sweep(store: StoreName, grace: float, as_json: bool) -> None:
             f"looks at the files; again after {grace:g} seconds if one has no record, or the other way round", err=True
         )
         found = platform.remove_orphans(grace)
-    show_fields(attrs.asdict(found, recurse=False).items(), as_json)
+    lost = [attrs.asdict(one) for one in found.missing]
+    fields = {"removed": found.removed, "missing": lost if as_json else len(lost), "unfinished": found.unfinished}
+    show_fields(fields.items(), as_json)
+    if lost and not as_json:
+        click.echo("\nrecords that have lost their files")
+        show_values(False, ("kind", "id", "entity", "artifact"), found.missing)
+    if lost:
+        click.get_current_context().exit(1)
 
 
 @click.command()

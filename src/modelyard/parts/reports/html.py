@@ -8,6 +8,7 @@ from html import escape
 from pathlib import PurePath
 
 from modelyard.errors import InvalidInput
+from modelyard.part import check_place
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """The page may load nothing, so that even unescaped markup would not run."""
@@ -240,11 +241,12 @@ def page(title: str, *content: object) -> Html:
 
 def checked_ending(path: str | os.PathLike[str], *known: str) -> str:
     """Return the ending of a file's name, which says what is written to it. Raises `InvalidInput` if it is not one of
-    those that are `known`."""
+    those that are `known`, for an address, and for a folder that is not there."""
     ending = PurePath(path).suffix
     if ending not in known:
         *others, last = known
         raise InvalidInput.at("path", msg=f"must end in {', '.join(others)}{' or ' if others else ''}{last}")
+    check_place(path)
     return ending
 
 

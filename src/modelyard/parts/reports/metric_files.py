@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from modelyard.errors import MissingExtra
+from modelyard.part import refuse_address
 from modelyard.parts.reports.curves import curves
 from modelyard.parts.reports.html import checked_ending, section
 from modelyard.parts.reports.line_plot import Series
@@ -51,6 +52,7 @@ def write_events(rows: Sequence[MetricRow], folder: str | os.PathLike[str]) -> N
         event, summary, files = map(import_module, _TENSORBOARD)
     except ImportError as missing:
         raise MissingExtra("tensorboard") from missing
+    refuse_address(folder, "name a folder")
     writer = files.EventFileWriter(os.fspath(folder))
     for row in rows:
         values = [summary.Summary.Value(tag=name, simple_value=value) for name, value in row.values.items()]

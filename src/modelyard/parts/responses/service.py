@@ -26,7 +26,7 @@ from modelyard.platform.chat.streams import AnswerStream, AsyncAnswerStream
 from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.lineage import lineage_of
 from modelyard.platform.listing import Cursor, Listing
-from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_index
+from modelyard.platform.paging import check_metadata, cursor_at, get_or_none, index_listing, listed_index
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
@@ -181,6 +181,7 @@ class Responses:
         """
         entity = self._principal.entity if entity is None else entity
         self._principal.require(entity, project)
+        check_metadata(metadata)
         index, *where = listed_index(entity, project)
         projects = self._principal.scope.projects
 

@@ -14,6 +14,7 @@ import attrs
 from modelyard.clock import uuid7_from
 from modelyard.disk import sync, sync_folder
 from modelyard.errors import InvalidInput
+from modelyard.part import check_place
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Month, MonthlyStore
 
@@ -54,10 +55,14 @@ class Export:
 
 @contextmanager
 def exporting(path: Path) -> Iterator[Export]:
-    """Open the file, whose name is on the disk before anything that a new file holds is removed."""
+    """Open the file, whose name is on the disk before anything that a new file holds is removed.
+
+    Raises `InvalidInput` for an address, and for a folder that is not there.
+    """
     if path is None:
         yield Export(None)
         return
+    check_place(path)
     with open(path, "ab") as file:
         sync_folder(os.path.dirname(os.path.abspath(path)))
         yield Export(file)

@@ -99,6 +99,7 @@ class Chat:
         """
         entity = self._principal.entity if entity is None else entity
         self._principal.require(entity, project)
+        paging.check_metadata(metadata)
         index, *where = paging.listed_index(entity, project)
         place = partial(self._place, index, entity)
 

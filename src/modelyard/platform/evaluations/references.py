@@ -24,7 +24,7 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.models import Model, ModelName
 from modelyard.errors import InvalidInput, NotFound, Problem
 from modelyard.platform.catalogue.service import checkpoint_named
-from modelyard.platform.paging import get_or_none, iter_index, named_place
+from modelyard.platform.paging import get_or_none, iter_index, named_place, unique_texts
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 
@@ -194,9 +194,9 @@ def versions_of(snapshot: Snapshot, principal: Principal, ref: ObjectRef) -> lis
 def run_filter(
     evaluations: Iterable[str], models: Iterable[str], sources: Iterable[str]
 ) -> Callable[[EvaluationRun], bool]:
-    of_evaluation = frozenset(map(same_scheme, evaluations))
-    of_model = frozenset(map(same_scheme, models))
-    of_source = frozenset(sources)
+    of_evaluation = frozenset(map(same_scheme, unique_texts("evaluations", evaluations)))
+    of_model = frozenset(map(same_scheme, unique_texts("models", models)))
+    of_source = frozenset(unique_texts("sources", sources))
 
     def matches(run: EvaluationRun) -> bool:
         return (

@@ -132,7 +132,7 @@ class ProcessMonitor:
             job = self.runtime.store.transact(lambda tx: note_waiting(tx, watch.attempt, claim, waiting, now))
             watch.waiting = waiting
             if job is not None:
-                announce(self.runtime, job)
+                announce(self.runtime, job, logged=waiting)  # it says itself that it begins
 
     def _must_go(self, watch: MonitoredProcess) -> bool:
         """Return whether to kill a process that lives: at once if it lost its job; if that is over, after the lease."""

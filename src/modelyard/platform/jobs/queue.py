@@ -353,10 +353,10 @@ def requeue_after_fault(tx: Tx, types: JobTypes, job: Job, event_id: str, now: d
 # ---- after the commit --------------------------------------------------------------------------------------------
 
 
-def announce(runtime: Runtime, job: Job, error: Exception | None = None) -> Job:
+def announce(runtime: Runtime, job: Job, error: Exception | None = None, logged: bool = True) -> Job:
     """Report what has become of a job, to the log too; below its line is the traceback of an `error`."""
-    if "logging" in sys.modules:  # else nothing has set logging up
-        _log(job, error)
+    if logged:
+        log_change(job, error)
     runtime.observe(JobChanged(job.id, job.kind, job.status))
     if job.ended:
         with suppress(StoreError):  # its end is stored, and its caller is to hear of that
@@ -375,10 +375,14 @@ def announce(runtime: Runtime, job: Job, error: Exception | None = None) -> Job:
 _WORDS = {JobStatus.RUNNING: "begins", JobStatus.QUEUED: "is in the queue again", JobStatus.CANCELLED: "was cancelled"}
 
 
-def _log(job: Job, error: Exception | None) -> None:
-    if not job.attempts and not job.ended:  # it was made
+def log_change(job: Job, error: Exception | None = None) -> None:
+    if "logging" not in sys.modules:  # nothing has set it up
         return
+    if job.place is QueueState.HELD_BACK or not (job.attempts or job.ended):  # that was said, or it was made
+        return
+    waits = job.place is QueueState.CLAIMED and job.status is JobStatus.QUEUED
+    words = "waits for room" if waits else _WORDS.get(job.status, job.status)
     why = f": {job.error_message}" if job.error_message else ""
-    words = "job %s (%s of %s/%s, attempt %d) %s%s"
-    parts = job.id, job.kind, job.entity, job.project, job.attempts, _WORDS.get(job.status, job.status), why
-    (log.warning if job.status is JobStatus.FAILED else log.info)(words, *parts, exc_info=error)
+    parts = job.id, job.kind, job.entity, job.project, job.attempts, words, why
+    level = log.warning if job.status is JobStatus.FAILED else log.info
+    level("job %s (%s of %s/%s, attempt %d) %s%s", *parts, exc_info=error)

@@ -41,7 +41,17 @@ from modelyard.platform.jobs.claims import (
 )
 from modelyard.platform.jobs.expired_claims import ExpiredClaims
 from modelyard.platform.jobs.job_type import JobType, JobTypes
-from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, hold_back, requeue, requeue_after_fault
+from modelyard.platform.jobs.queue import (
+    MAX_REFUSALS,
+    WorkerLoss,
+    announce,
+    crash,
+    fail,
+    hold_back,
+    log_change,
+    requeue,
+    requeue_after_fault,
+)
 from modelyard.platform.jobs.shares import STRIDE, Claimed, ClaimJob, Fits, claim_in_turn
 from modelyard.platform.paging import iter_index_live
 from modelyard.platform.periodic import Periodic
@@ -174,9 +184,7 @@ class Runner:
         if found is None or claim_of(found[1]) in self._claimed:  # it runs: that it was claimed had been undone
             return None
         job, progress = found
-        announce(self.runtime, job)
-        if job.attempts > 1:  # a worker whose log has ended could not say so
-            log.info("job %s was taken up after step %d: its last worker gave it back, or died", job.id, progress.step)
+        announce(self.runtime, job, logged=False)  # a place may be refused to it
         return self.track(job, progress)  # from now on it has heartbeats
 
     def adopt(self, job_id: str, attempt: int = 0) -> ClaimedJob | None:
@@ -199,6 +207,10 @@ class Runner:
     def steps(self, claimed: ClaimedJob, stop: Callable[[], bool] = never) -> Generator[None, None, None]:
         """Run a claimed job, yielding after each write. Closing the iterator gives the job back."""
         claimed.moved_at = self.runtime.clock.monotonic()
+        job, after = claimed.job, claimed.progress.step
+        log_change(job)
+        if job.attempts > 1 and not job.refusals:  # a worker whose log has ended could not say so
+            log.info("job %s was taken up after step %d: its last worker gave it back, or died", job.id, after)
         try:
             claimed.note(Gain.LOADING)
             with closing(self._job_types[claimed.job.kind].run(claimed)) as items:
@@ -269,7 +281,8 @@ class Runner:
     def refuse(self, claimed: ClaimedJob, reason: str) -> None:
         """Hold back a job for which there is no place, longer each time; the others are claimed."""
         reason, seconds = truncate_for_storage(reason), self.backoff_after(claimed.job.refusals)
-        log.warning("job %s is held back for %g s: %s", claimed.job.id, seconds, reason)
+        if claimed.job.refusals + 1 < MAX_REFUSALS:  # else it fails
+            log.warning("job %s is held back for %g s: %s", claimed.job.id, seconds, reason)
         self.give_back(claimed, partial(hold_back, reason=reason, seconds=seconds, refused=True))
 
     def drop(self, claimed: ClaimedJob) -> None:
@@ -368,15 +381,7 @@ def _beats(tx: Tx, loose: Mapping[Claim, Sequence[str]], now: datetime) -> list[
     return alive
 
 
-_LASTING = (
-    ArtifactMissing,
-    RecordConflict,
-    RecordNotFound,
-    StoreClosed,
-    StoreCorrupt,
-    StoreTooNew,
-    UsedAfterFork,
-)
+_LASTING = (ArtifactMissing, RecordConflict, RecordNotFound, StoreClosed, StoreCorrupt, StoreTooNew, UsedAfterFork)
 """Faults of the store that another attempt would meet again. A model that cannot be loaded or asked may be there
 then."""
 

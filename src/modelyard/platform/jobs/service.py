@@ -15,7 +15,7 @@ from modelyard.platform.jobs.claims import latest_job
 from modelyard.platform.jobs.events import event_listing
 from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.listing import Cursor, Listing
-from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, listed_index
+from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, listed_index, named_member
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
@@ -44,13 +44,14 @@ class Jobs(Extended, JobsMembers):
         *,
         project: str | None = None,
         entity: str | None = None,
-        status: JobStatus | None = None,
+        status: JobStatus | str | None = None,
         kind: str | None = None,
         order: Order = "asc",
     ) -> Listing[JobSummary]:
         """List jobs in the order of their creation: all that the caller may see, or those of an entity, a project, a
         status or a kind. Raises `Forbidden`, `InvalidInput`."""
-        if kind is not None and kind not in self._runtime.job_types:
+        status = named_member(JobStatus, "status", status)
+        if kind is not None and kind not in [*self._runtime.job_types]:
             raise InvalidInput.at("kind", msg=f"no such kind of job{nearest(kind, self._runtime.job_types)}")
         entity = listed_entity(self._principal, entity, project)
         index, *where = _narrowest_index(entity, project, status)

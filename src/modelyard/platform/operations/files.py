@@ -8,8 +8,8 @@ import attrs
 
 from modelyard.disk import move_new, unfinished_next_to
 from modelyard.domain.record import declaration_of
-from modelyard.errors import ArtifactMissing, InvalidInput
-from modelyard.part import refuse_address
+from modelyard.errors import ArtifactMissing
+from modelyard.part import check_place
 from modelyard.platform.artifacts import artifacts_folder
 from modelyard.platform.jobs.announced import forget_all
 from modelyard.platform.operations.orphans import naming_records
@@ -60,11 +60,9 @@ def back_up(runtime: Runtime, path: str) -> list[FileFault]:
     its file twice has lost it in the store itself. Raises `FileExistsError`, `InvalidInput`, `StorageFull`,
     `StoreError`.
     """
-    refuse_address(path, "a backup is a file, with a folder next to it: name a path")
+    check_place(path, "a backup is a file, with a folder next to it: name a path")
     if os.path.lexists(path):
         raise FileExistsError(f"{path} exists; a backup never replaces a file")
-    if not os.path.isdir(parent := os.path.dirname(os.path.abspath(path))):
-        raise InvalidInput.at("path", msg=f"there is no folder {parent}; make it first, or name another place")
     folder, before = artifacts_folder(path), None
     with unfinished_next_to(path) as unfinished:
         copy = os.path.join(unfinished, os.path.basename(path))

@@ -24,7 +24,7 @@ from modelyard.platform.jobs import announced
 from modelyard.platform.jobs.events import event_listing
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.listing import Cursor, Listing
-from modelyard.platform.paging import cursor_at, index_listing, listed_entity, named_place
+from modelyard.platform.paging import cursor_at, index_listing, listed_entity, named_member, named_place
 from modelyard.platform.training.data import (
     BaseModelCheck,
     DatasetRows,
@@ -254,7 +254,7 @@ class Training(Extended, TrainingMembers):
         self,
         *,
         model: Model | str | None = None,
-        status: JobStatus | None = None,
+        status: JobStatus | str | None = None,
         data: str | None = None,
         project: str | None = None,
         entity: str | None = None,
@@ -266,7 +266,7 @@ class Training(Extended, TrainingMembers):
         `model` may also be the id of a deleted model. `data` is a dataset's URL, or the SHA-256 of training data: the
         jobs on it, of any model, with the steps that they made. Raises `Forbidden`, `NotFound`, `InvalidInput`.
         """
-        entity = listed_entity(self._principal, entity, project)
+        entity, status = listed_entity(self._principal, entity, project), named_member(JobStatus, "status", status)
         lane = None if model is None else self._lane(model)
         sees = visible(self._runtime, self._principal)
 
@@ -359,7 +359,7 @@ class Training(Extended, TrainingMembers):
     def _lane(self, model: Model | str) -> str:
         if isinstance(model, Model):
             return model.id
-        return self._model(model).id if "/" in model else model
+        return model if isinstance(model, str) and "/" not in model else self._model(model).id
 
     def _place(self, index: str, job_id: str, snapshot: Snapshot) -> Cursor:
         return cursor_at(Job, index, found_job(self._runtime, snapshot, self._principal, job_id))

@@ -26,6 +26,7 @@ from modelyard.domain.evaluation.run import Outcome, Prediction, Score
 from modelyard.domain.evaluation.running_totals import outcome_of
 from modelyard.errors import InvalidInput
 from modelyard.formats.json import dumps
+from modelyard.part import check_place
 
 Format = Literal["jsonl", "csv"]
 
@@ -199,6 +200,7 @@ def check_report_path(path: str | os.PathLike[str]) -> None:
     """Raise `InvalidInput` for a name that tells no kind of report, and OSError for a place that takes no file."""
     if PurePath(path).suffix.removeprefix(".") not in (*_WHOLE, *get_args(Format)):
         raise InvalidInput.at("path", msg="must end in .html, .md, .xml (JUnit), .jsonl or .csv")
+    check_place(path)
     new = not os.path.lexists(path)
     open(path, "ab").close()
     if new:
