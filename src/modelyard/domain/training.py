@@ -195,7 +195,7 @@ class TrainingJob:
     `queue_position` is how many queued jobs are ahead of it, by priority and age, while it is queued; 100 is the most.
     `last_heartbeat` is its worker's last sign of life, while one runs it; `estimated_end` is known from its first step
     on, while it runs. `waiting_for` is a reason to wait other than the queue, in words, None for nothing. `loop_id` is
-    the loop that it trains for. `stop_reason` is, in words, which rule or number of rounds ended a loop, or the error.
+    the loop that it trains for. `stop_reason` is, in words, the rule or number of rounds that ended it, or the error.
     """
 
     id: str
