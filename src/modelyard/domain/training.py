@@ -224,12 +224,7 @@ class TrainingJob:
 
     @classmethod
     def of(
-        cls,
-        job: Job,
-        progress: JobProgress,
-        now: datetime,
-        queue_position: int | None,
-        waiting_for: str | None = None,
+        cls, job: Job, progress: JobProgress, now: datetime, queue_position: int | None, waiting_for: str | None = None
     ) -> "TrainingJob":
         return cls(
             id=job.id,

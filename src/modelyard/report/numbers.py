@@ -44,6 +44,11 @@ def ref_text(text: str) -> str:
     return f"{ref.name}:{_short_version(ref.version)}" if ref.version else ref.name
 
 
+def run_title(run: EvaluationRun) -> str:
+    """Return the name by which commands take the newest run of an evaluation of a model."""
+    return f"{ref_text(run.evaluation)}@{ref_text(run.model)}"
+
+
 class _Named(Protocol):
     @property
     def name(self) -> str: ...
@@ -71,7 +76,8 @@ def model_text(run: EvaluationRun, *others: EvaluationRun) -> str:
     apart = run.prompts.items() - (set.intersection(*(set(one.prompts.items()) for one in others)) if others else ())
     prompts = [f"{kind} {' '.join(text.split())!r}" for kind, text in run.prompts.items() if (kind, text) in apart]
     short = (text if len(text) <= MOST_PROMPT else f"{text[:MOST_PROMPT]}…" for text in prompts)
-    return ", ".join((ref_text(run.model), *short))
+    source = (run.summary or {}).get("imported")
+    return ", ".join((ref_text(run.model), *short, *([f"imported from {source}"] if source else [])))
 
 
 def scorer_text(run: EvaluationRun) -> str:

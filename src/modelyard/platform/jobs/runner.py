@@ -368,15 +368,7 @@ def _beats(tx: Tx, loose: Mapping[Claim, Sequence[str]], now: datetime) -> list[
     return alive
 
 
-_LASTING = (
-    ArtifactMissing,
-    RecordConflict,
-    RecordNotFound,
-    StoreClosed,
-    StoreCorrupt,
-    StoreTooNew,
-    UsedAfterFork,
-)
+_LASTING = (ArtifactMissing, RecordConflict, RecordNotFound, StoreClosed, StoreCorrupt, StoreTooNew, UsedAfterFork)
 """Faults of the store that another attempt would meet again. A model that cannot be loaded or asked may be there
 then."""
 
