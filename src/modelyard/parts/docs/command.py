@@ -38,10 +38,10 @@ def docs(topic: tuple[str, ...]) -> None:
 
 
 def matching(known: Sequence[DocsPage], wanted: str) -> Sequence[DocsPage]:
-    """Return the pages that a topic names; else those with all of its words in title and "Also:", or in their text; all
-    without one."""
-    words = _plain(wanted).split()
-    named = [page for page in known if _plain(wanted) in _names(page)]
+    """Return the pages that a topic names, the one first that it names most; else those with all of its words in title
+    and "Also:", or in their text; all without one."""
+    whole, words = _plain(wanted), _plain(wanted).split()
+    named = sorted((page for page in known if whole in _names(page)), key=lambda page: _names(page).index(whole))
     titled = named or [page for page in known if all(word in " ".join(_names(page)) for word in words)]
     return titled or _saying(known, words)
 
