@@ -12,14 +12,7 @@ from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job
 from modelyard.domain.models import Checkpoint, Model, ModelName, Tombstone
-from modelyard.domain.promotion import (
-    Alias,
-    CheckpointLineage,
-    CompletionLineage,
-    Promotable,
-    RunLineage,
-    TrainedStep,
-)
+from modelyard.domain.promotion import Alias, CheckpointLineage, CompletionLineage, Promotable, RunLineage, TrainedStep
 from modelyard.domain.record import EMPTY
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import NotFound

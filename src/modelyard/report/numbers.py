@@ -63,6 +63,12 @@ def primary_first(run: EvaluationRun, metrics: Iterable[N]) -> tuple[N, ...]:
     return tuple(sorted(metrics, key=lambda one: one.name != scorer))
 
 
+def errors_text(found: Aggregate) -> str:
+    """Return what a count of rows with errors is followed by: also whether scorers alone have failed on them."""
+    judged = found.failed and found.metrics and not any(one.model_errors for one in found.metrics)
+    return f"with errors{' of scorers alone' if judged else ''}"
+
+
 def alike(notes: Iterable[RowNote]) -> list[list[RowNote]]:
     """Return rows with errors by what went wrong, the most frequent first."""
     found = dict[str, list[RowNote]]()

@@ -50,12 +50,7 @@ class GroupCommit:
     would have to wait.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        run_one: RunOne,
-        at_once: tuple[Run, RunOne] | None = None,
-    ) -> None:
+    def __init__(self, run: Run, run_one: RunOne, at_once: tuple[Run, RunOne] | None = None) -> None:
         self._run, self._run_one = run, run_one
         self._run_at_once: Run
         self._run_one_at_once: RunOne | None

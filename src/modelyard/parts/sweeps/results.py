@@ -8,6 +8,7 @@ import attrs
 
 from modelyard.domain.evaluation.statistics import CONFIDENCE, Interval, t_quantile
 from modelyard.domain.job import Job, JobStatus
+from modelyard.domain.record import first_lines
 from modelyard.parts.sweeps.records import RUNG, Sweep, number
 from modelyard.parts.sweeps.rungs import ERROR, jobs_of, score_of
 from modelyard.protocols import Snapshot
@@ -128,6 +129,9 @@ class SweepTable(list[SweepTrial]):
         options = (one.options[name] for name in axes)
         step = "" if one.step is None else one.step
         return [one.number, *options, one.status, one.epochs, number(one.score), number(one.loss), one.model, step]
+
+    def __repr__(self) -> str:
+        return first_lines("SweepTable", self)
 
     def __str__(self) -> str:
         headings, cells = self.lines

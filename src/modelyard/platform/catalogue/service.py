@@ -176,11 +176,7 @@ def _of_backend(offers: Offers, name: str, threads: TenantThreads | None) -> Ser
 
 
 def _trained(
-    runtime: Runtime,
-    snapshot: Snapshot,
-    offers: Offers,
-    named: "models.ModelName",
-    threads: TenantThreads | None,
+    runtime: Runtime, snapshot: Snapshot, offers: Offers, named: "models.ModelName", threads: TenantThreads | None
 ) -> ServedModel | None:
     model = snapshot.find(models.Model, "name", named.entity, named.project, named.name)
     base = None if model is None else _base(snapshot, offers, model.base_model, threads)

@@ -155,11 +155,7 @@ class Objects:
         return self.get(kind, parsed.name, parsed.version or LATEST, project=parsed.project, entity=parsed.entity)
 
     def list(
-        self,
-        kind: ObjectKind | str,
-        *,
-        project: str | None = None,
-        entity: str | None = None,
+        self, kind: ObjectKind | str, *, project: str | None = None, entity: str | None = None
     ) -> Listing[ObjectVersion]:
         """List all versions of a kind in a project, in the order in which they were published. Raises `InvalidInput`,
         `Forbidden`."""

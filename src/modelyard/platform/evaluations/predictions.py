@@ -114,13 +114,7 @@ class _Kept(Generic[K]):
         namespace = self._reader.maybe_place(project, entity)
         return self._runtime.store.read(lambda snapshot: self._found(snapshot, id, namespace))
 
-    def list(
-        self,
-        *,
-        project: str | None = None,
-        entity: str | None = None,
-        run_id: str | None = None,
-    ) -> Listing[K]:
+    def list(self, *, project: str | None = None, entity: str | None = None, run_id: str | None = None) -> Listing[K]:
         """List the records of a project, or of one run, in the order in which they were created. Raises `Forbidden`."""
         namespace = self._reader.place(project, entity)
         index, where = ("by_project", namespace) if run_id is None else ("by_run", self._visible(run_id, namespace))

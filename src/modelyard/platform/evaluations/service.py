@@ -158,12 +158,7 @@ class Evaluations(Extended, EvaluationsMembers):
         return self._run_here(spec, progress)
 
     def resume(
-        self,
-        run_id: str,
-        *,
-        model: ModelFunction | None = None,
-        scorers: Scorers = (),
-        progress: Progress = False,
+        self, run_id: str, *, model: ModelFunction | None = None, scorers: Scorers = (), progress: Progress = False
     ) -> EvaluationResult:
         """Continue a run that failed or lost its owner, under its id; no stored row is evaluated again.
 

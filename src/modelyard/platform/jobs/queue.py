@@ -392,5 +392,5 @@ def _log(runtime: Runtime, job: Job, error: Exception | None) -> None:
 
 
 def _subject(snapshot: Snapshot, job: Job) -> str:
-    model, run = (get_or_none(snapshot, kind, job.subject) for kind in (Model, EvaluationRun))
+    model, run = get_or_none(snapshot, Model, job.subject), get_or_none(snapshot, EvaluationRun, job.subject)
     return f"/{model.name}" if model else f"/{run_title(run)}" if run else ""

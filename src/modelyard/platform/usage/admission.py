@@ -27,11 +27,7 @@ SeeRate = Callable[[RateStand], object]
 
 
 def reserve(
-    runtime: Runtime,
-    admission: Admission,
-    limits: Limits,
-    least: Callable[[], Decimal],
-    see: SeeRate | None = None,
+    runtime: Runtime, admission: Admission, limits: Limits, least: Callable[[], Decimal], see: SeeRate | None = None
 ) -> Flow[Admission | None]:
     """Admit a request. Returns what it has reserved, or None where it has reserved nothing.
 
