@@ -617,10 +617,11 @@ class SavedState:
 
 @attrs.frozen
 class Trained:
-    """The result of training: the files of the new checkpoint, and its metrics."""
+    """The result of training: the files of the new checkpoint, its metrics, and in words why it ended early, if so."""
 
     files: Mapping[str, Iterable[bytes]]
     metrics: Mapping[str, float]
+    stop_reason: str | None = None
 
 
 TrainItem = Started | Step | SavedState | Trained

@@ -13,69 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from meant_pages import MEANT
+
 pytestmark = pytest.mark.docs
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 INDEX = Path(os.environ.get("MODELYARD_SITE", ROOT / "build" / "site")) / "search" / "search_index.json"
-
-MEANT = {
-    "mock openai": "how-to/test-your-application",
-    "mock": "how-to/test-your-application",
-    "fake llm server": "how-to/test-your-application",
-    "fake": "how-to/test-your-application",
-    "stub": "how-to/test-your-application",
-    "pytest fixture": "how-to/test-your-application",
-    "vcr": "how-to/record-and-replay",
-    "timeout": "how-to/test-failure-handling",
-    "jest": "how-to/come-from-other-test-tools",
-    "respx": "how-to/come-from-other-test-tools",
-    "streaming fastapi": "how-to/use-it-in-fastapi",
-    "proxy prefix": "how-to/mount",
-    "openai compatible server": "how-to/use-the-openai-client",
-    "typescript": "how-to/use-the-openai-client",
-    "langchain": "how-to/use-the-openai-client",
-    "anthropic": "how-to/use-the-messages-format",
-    "ollama": "how-to/put-a-real-server-behind-it",
-    "gateway": "how-to/put-a-real-server-behind-it",
-    "proxy": "how-to/put-a-real-server-behind-it",
-    "litellm alternative": "how-to/come-from-litellm",
-    "litellm": "how-to/come-from-litellm",
-    "fine-tune locally": "how-to/train-a-local-model",
-    "grpo": "how-to/train",
-    "llm as a judge": "how-to/evaluate",
-    "a/b test": "how-to/compare-models",
-    "human labels": "how-to/check-a-judge",
-    "kappa": "how-to/check-a-judge",
-    "github actions": "how-to/gate-changes-in-ci",
-    "langfuse": "how-to/use-the-trace-client",
-    "webhook": "how-to/receive-webhooks",
-    "alert": "how-to/receive-webhooks",
-    "gdpr": "how-to/forget-personal-data",
-    "rate limit": "how-to/keys-and-budgets",
-    "budget": "how-to/keys-and-budgets",
-    "tenant": "how-to/keys-and-budgets",
-    "invoice": "how-to/send-an-invoice",
-    "billing": "how-to/send-an-invoice",
-    "troubleshooting": "how-to/when-something-is-wrong",
-    "docker": "how-to/run-in-production",
-    "backup": "how-to/run-in-production",
-    "otel": "how-to/run-in-production",
-    "prometheus": "how-to/run-in-production",
-    "helm": "how-to/run-on-many-machines",
-    "kubernetes": "how-to/run-on-many-machines",
-    "slurm": "how-to/run-jobs-on-a-cluster",
-    "postgres": "how-to/keep-records-in-postgresql",
-    "s3": "how-to/keep-artifacts-in-an-object-store",
-    "plugin": "how-to/write-a-part",
-    "redis": "explanation/what-it-does-not-do",
-    "sso": "explanation/what-it-does-not-do",
-    "saml": "explanation/what-it-does-not-do",
-    "moderation": "explanation/what-it-does-not-do",
-    "mcp": "explanation/what-it-does-not-do",
-    "oidc": "explanation/what-it-does-not-do",
-    "guardrails": "explanation/what-it-does-not-do",
-}
-"""What people type, and the page that they mean."""
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ from typing import Any
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.names import RUN_HELP, project_of, run_named, run_title, values_option
+from modelyard.cli.names import RUN_HELP, project_of, run_named, values_option
 from modelyard.cli.terminal import PlaceType, StoreName, json_option, opened, show, show_fields, store_option
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.scorer_rules import RULES, rule_of
 from modelyard.errors import InvalidInput
 from modelyard.report.evaluations.export import check_report_path
-from modelyard.report.numbers import id_text, model_text, ref_text, score_text, scorer_text
+from modelyard.report.numbers import id_text, model_text, ref_text, run_title, score_text, scorer_text
 from modelyard.report.terminal import log_to_terminal
 
 project_option = click.option("--project", help="The project; by default that of the platform.")

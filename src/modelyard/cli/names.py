@@ -15,7 +15,7 @@ from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.job import JobKind, JobSummary
 from modelyard.errors import ModelyardError, nearest
 from modelyard.platform.platform import Platform
-from modelyard.report.numbers import id_text, ref_text
+from modelyard.report.numbers import id_text, ref_text, run_title
 
 SEARCHED = 5000
 SHORTEST = 6
@@ -60,10 +60,6 @@ def _is(name: str, reference: str) -> bool:
         if name in (f"{place}{shown}", f"{place}{shown.partition(':')[0]}"):
             return True
     return name == reference
-
-
-def run_title(run: EvaluationRun) -> str:
-    return f"{ref_text(run.evaluation)}@{ref_text(run.model)}"
 
 
 def own_name(platform: Platform, one: Any) -> str:

@@ -201,11 +201,7 @@ RECORDS = (
         "models",
         ("id",),
         unique={"name": ("entity", "project", "name")},
-        indexes={
-            "all": Index(()),
-            "by_entity": Index(("entity",)),
-            "by_project": Index(("entity", "project")),
-        },
+        indexes={"all": Index(()), "by_entity": Index(("entity",)), "by_project": Index(("entity", "project"))},
         sequence="seq",
         settings=("entity", "project", "name", "base_model"),
     ),

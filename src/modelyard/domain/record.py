@@ -116,6 +116,16 @@ def in_notebook(value: object) -> str:
     return import_module("modelyard.report").value_notebook(value)  # type: ignore[no-any-return]
 
 
+def first_lines(name: str, items: Sequence[object], more: bool = False) -> str:
+    """Return the `repr` of a list: a line for each of its first items, cut."""
+    lines = [f"  {cut(repr(item))}" for item in items[:REPR_ITEMS]] + ["  and more"] * (more or len(items) > REPR_ITEMS)
+    return "\n".join([f"<{name}", *lines]) + ">" if lines else f"<{name} of nothing>"
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= REPR_WIDTH else f"{text[:REPR_WIDTH]}..."
+
+
 def brief(value: Any) -> str:
     """Return the `repr` of a frozen value; fields with `repr=False` are left out while they have their default."""
     at = [at for at in attrs.fields(type(value)) if at.repr or (at.eq and getattr(value, at.name) != at.default)]
@@ -291,6 +301,7 @@ S = TypeVar("S")
 Order = Literal["asc", "desc"]
 
 DEFAULT_LIMIT = 20
+REPR_ITEMS, REPR_WIDTH = 10, 120
 MAX_LIMIT = 1000
 
 

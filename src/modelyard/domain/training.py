@@ -10,7 +10,7 @@ import attrs
 from modelyard.domain.completion import Choice, FinishReason, Message, Role, TokenLogprob, Tool
 from modelyard.domain.job import Job, JobProgress, JobStatus
 from modelyard.domain.models import ARTIFACT_NAME
-from modelyard.domain.record import EMPTY, KEPT, Index, Record, brief, frozen_mapping
+from modelyard.domain.record import EMPTY, KEPT, Index, Record, brief, frozen_mapping, in_notebook
 from modelyard.errors import InvalidInput
 
 
@@ -29,6 +29,7 @@ class Dataset:
     size: int
     digest: str
     created_at: datetime
+    _repr_html_ = in_notebook
 
     @property
     def url(self) -> str:
@@ -190,12 +191,12 @@ class TrainingEvent:
 
 @attrs.frozen
 class TrainingJob:
-    """A training job, or a loop of them. `step` is the checkpoint that it made; of a loop, its best.
-
-    `queue_position` is how many queued jobs are ahead of it, by priority and age, while it is queued; 100 is the most.
-    `last_heartbeat` is its worker's last sign of life, while one runs it; `estimated_end` is known from its first step
-    on, while it runs. `waiting_for` is a reason to wait other than the queue, in words, None for nothing. `loop_id` is
-    the loop that it trains for. `stop_reason` is, in words, which rule or number of rounds ended a loop, or the error.
+    """A training job as it stood, or a loop of them; `training.job(id)` is its handle. `step` is the checkpoint that it
+    made, of a loop the best. `queue_position` is how many queued jobs are ahead of it, by priority and age; 100 is the
+    most. `last_heartbeat` is its worker's last sign of life, while one runs it; `estimated_end` is known from its first
+    step on, while it runs. `waiting_for` is a reason to wait other than the queue, in words, None for nothing.
+    `loop_id` is the loop that it trains for. `stop_reason` is, in words, the rule or number of rounds that ended it, or
+    the error.
     """
 
     id: str

@@ -60,8 +60,8 @@ class TrainingConfig:
         within = max((one for one in known if one in name), key=len, default="")
         return nearest(name, known) or (f"; did you mean {within!r}?" if within else "")
 
-    def check_rows(self, rows: int) -> None:
-        """Raise `InvalidInput` where so many rows do not suit the settings."""
+    def check_rows(self, rows: int, held_out: int = 0) -> None:
+        """Raise `InvalidInput` where so many rows, or so many that are held out, do not suit the settings."""
 
     def of_round(self, number: int, rounds: int) -> Self:
         """Return the settings of one of the rounds of a loop, of which `number` are done."""
@@ -168,7 +168,7 @@ class BatchedConfig(TrainingConfig):
         rates = enumerate(self.learning_rate)
         return [Problem(("learning_rate", place), message) for place, rate in rates if not is_amount(rate)]
 
-    def check_rows(self, rows: int) -> None:
+    def check_rows(self, rows: int, held_out: int = 0) -> None:
         self.learning_rates(rows * self.epochs)
 
     @property

@@ -13,7 +13,7 @@ from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import Usage
 from modelyard.domain.frozen_fast import copies, maker, quick_init
 from modelyard.domain.identity import ApiKey
-from modelyard.domain.record import KEY, Index, Record, in_notebook, sequence_field
+from modelyard.domain.record import KEY, Index, Record, first_lines, in_notebook, sequence_field
 
 EXACT = Context(prec=200, traps=[Inexact, InvalidOperation])
 """The context for arithmetic on money, in any thread: a result that would be rounded raises `Inexact`. Prices have at
@@ -150,6 +150,9 @@ class SummedUsage(list[UsageSum]):
     """Sums that a notebook shows as a table."""
 
     _repr_html_ = in_notebook
+
+    def __repr__(self) -> str:
+        return first_lines("SummedUsage", self)
 
 
 def summed(totals: Iterable[UsageTotal], by: Sequence[str]) -> SummedUsage:

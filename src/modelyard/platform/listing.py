@@ -6,7 +6,7 @@ from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 from modelyard import report
-from modelyard.domain.record import DEFAULT_LIMIT, Page, check_limit
+from modelyard.domain.record import DEFAULT_LIMIT, REPR_ITEMS, Page, check_limit, cut, first_lines
 from modelyard.errors import NotFound
 from modelyard.threads import TenantThreads, run_in
 
@@ -14,8 +14,6 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 BATCH = 200
-REPR_ITEMS = 10
-REPR_WIDTH = 120
 MAX_ID = 1000
 """Bytes of an id at most: an index of a store holds no longer one."""
 
@@ -68,7 +66,7 @@ class Listing(Generic[T]):
 
     def _placed(self, id: str) -> Cursor:
         if len(id.encode(errors="replace")) > MAX_ID:
-            raise NotFound("Item", _cut(id))
+            raise NotFound("Item", cut(id))
         return self._place(id)
 
     def __iter__(self) -> Iterator[T]:
@@ -100,8 +98,7 @@ class Listing(Generic[T]):
 
     def __repr__(self) -> str:
         first = self.page(REPR_ITEMS)
-        lines = [f"  {_cut(repr(item))}" for item in first] + ["  and more"] * first.has_more
-        return "\n".join(["<Listing", *lines]) + ">" if lines else "<Listing of nothing>"
+        return first_lines("Listing", first.items, first.has_more)
 
     def _repr_html_(self) -> str:
         return self.page(DEFAULT_LIMIT)._repr_html_()
@@ -134,7 +131,3 @@ def short_listing(
         yield [item for item in read() if cursor is None or (id_of(item),) > cursor]
 
     return Listing(batches, lambda name: (name,), threads=threads)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= REPR_WIDTH else f"{text[:REPR_WIDTH]}..."

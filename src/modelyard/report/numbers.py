@@ -44,6 +44,11 @@ def ref_text(text: str) -> str:
     return f"{ref.name}:{_short_version(ref.version)}" if ref.version else ref.name
 
 
+def run_title(run: EvaluationRun) -> str:
+    """Return the name by which commands take the newest run of an evaluation of a model."""
+    return f"{ref_text(run.evaluation)}@{ref_text(run.model)}"
+
+
 class _Named(Protocol):
     @property
     def name(self) -> str: ...
@@ -56,6 +61,12 @@ def primary_first(run: EvaluationRun, metrics: Iterable[N]) -> tuple[N, ...]:
     """Return metrics with that of the run's first scorer before the others."""
     scorer = (run.summary or {}).get("scorer")
     return tuple(sorted(metrics, key=lambda one: one.name != scorer))
+
+
+def errors_text(found: Aggregate) -> str:
+    """Return what a count of rows with errors is followed by: also whether scorers alone have failed on them."""
+    judged = found.failed and found.metrics and not any(one.model_errors for one in found.metrics)
+    return f"with errors{' of scorers alone' if judged else ''}"
 
 
 def alike(notes: Iterable[RowNote]) -> list[list[RowNote]]:
@@ -71,7 +82,8 @@ def model_text(run: EvaluationRun, *others: EvaluationRun) -> str:
     apart = run.prompts.items() - (set.intersection(*(set(one.prompts.items()) for one in others)) if others else ())
     prompts = [f"{kind} {' '.join(text.split())!r}" for kind, text in run.prompts.items() if (kind, text) in apart]
     short = (text if len(text) <= MOST_PROMPT else f"{text[:MOST_PROMPT]}…" for text in prompts)
-    return ", ".join((ref_text(run.model), *short))
+    source = (run.summary or {}).get("imported")
+    return ", ".join((ref_text(run.model), *short, *([f"imported from {source}"] if source else [])))
 
 
 def scorer_text(run: EvaluationRun) -> str:

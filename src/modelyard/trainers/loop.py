@@ -3,7 +3,7 @@
 is reported; all learners share them."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -120,11 +120,12 @@ class Policies:
 @attrs.frozen
 class Plan:
     """The optimizer steps of a job: how many there are in all, the results of the remaining ones, made as they are
-    pulled, and the metrics of the job as a whole."""
+    pulled, and the metrics of the job as a whole. `validate` measures the present weights on all held-out rows."""
 
     total: int
     steps: Iterator[tuple[int, Metrics]]
     metrics: Metrics
+    validate: Callable[[], Metrics] = dict
 
 
 def run(learner: Learner, plan: Plan, save_every: int) -> Iterator[TrainItem]:
@@ -136,7 +137,7 @@ def run(learner: Learner, plan: Plan, save_every: int) -> Iterator[TrainItem]:
         yield Step(number, metrics)
         if number % save_every == 0 and number < plan.total:
             yield SavedState(number, learner.state())
-    yield Trained(learner.files(), metrics or plan.metrics)
+    yield Trained(learner.files(), {**metrics, **plan.metrics})
 
 
 # ---- shared by the methods ---------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def _plan_batches(
                 found = learner.step(turns, criterion.objective_of(turns), rate, number)
             yield number, {**found, "learning_rate": rate, **validation.after(number)}
 
-    return Plan(len(rates), steps(), length_metrics(tally.overlong))
+    return Plan(len(rates), steps(), length_metrics(tally.overlong), validation.whole)
 
 
 def _tallied(criterion: Criterion[Row], rows: Iterable[Row], name: str) -> tuple[int, TurnTally]:

@@ -44,12 +44,14 @@ class Validation(Generic[Row]):
     def after(self, step: int) -> Metrics:
         ends = {math.ceil(self.steps * epoch / self.epochs) for epoch in range(1, self.epochs + 1)}
         every = max(1, self.steps // MEASUREMENTS)
-        found = {}
-        if step % every == 0 or step in ends:
-            found["valid_loss"] = self._loss(islice(self.rows, MEASURED_ROWS))[0]
-        if step in ends:
-            found["full_valid_loss"], found["full_valid_loss_error"] = self._loss(self.rows)
-        return {name: loss for name, loss in found.items() if loss is not None}
+        some = self._loss(islice(self.rows, MEASURED_ROWS))[0] if step % every == 0 or step in ends else None
+        return {**({} if some is None else {"valid_loss": some}), **(self.whole() if step in ends else {})}
+
+    def whole(self) -> Metrics:
+        """Return the loss on all rows, and its standard error."""
+        loss, error = self._loss(self.rows)
+        found = {"full_valid_loss": loss, "full_valid_loss_error": error}
+        return {name: one for name, one in found.items() if one is not None}
 
     def _loss(self, rows: Iterable[Row]) -> tuple[float | None, float | None]:
         """Return the loss, and its standard error: that of a ratio of sums over batches (Cochran 1977)."""

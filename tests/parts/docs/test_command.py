@@ -4,6 +4,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from each import each_case
+from meant_pages import MEANT
 from modelyard.cli import main
 from modelyard.parts.docs.command import MOST_PAGES, matching
 from modelyard.parts.docs.pages import pages
@@ -51,6 +52,11 @@ def test_what_people_type_opens_the_page_that_they_mean(word: str, page: str) ->
 
 def test_a_page_of_the_api_opens_by_its_own_name() -> None:
     assert shown("modelyard.otel").output.startswith("# modelyard.otel\n")
+
+
+@each_case(("query", "page"), [*MEANT.items()])
+def test_what_people_type_finds_the_page_that_they_mean_first(query: str, page: str) -> None:
+    assert matching(pages(), query)[0].name == page
 
 
 @each_case("role", ["operator", "evaluator", "ML engineer", "tester", "application developer"])

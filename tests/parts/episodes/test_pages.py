@@ -69,14 +69,14 @@ def test_commands_list_show_and_replay(tmp_path: Path) -> None:
     store = str(tmp_path / "yard.db")
     with open_platform(store) as platform:
         platform.models.create("support", project="desk", base_model="tabular-mini")
-        group = played(platform, [1.0, 1.0])
+        first, group = played(platform, [1.0]), played(platform, [1.0, 1.0])
 
     def run(*words: str) -> str:
         done = CliRunner().invoke(main, ["episodes", *words, "--store", store])
         assert done.exit_code == 0, done.output
         return done.output
 
-    assert json.loads(run("list", "--json"))[0]["id"] == group.id
+    assert [one["id"] for one in json.loads(run("list", "--json"))] == [group.id, first.id]
     assert "Every reward is 1, so the group teaches nothing." in run("show", group.id)
     assert [one["reward"] for one in json.loads(run("show", group.id, "--json"))] == [1, 1]
     said = run("replay", group[0].id)

@@ -418,7 +418,9 @@ def test_the_commands(yard_file: Path, tmp_path: Path) -> None:
     with open_platform(yard_file, project="demo"):
         pass
     assert "my_quiz@openai_gpt is run …" in call("runs", "import", path)
-    assert "my_quiz" in call("runs", "list")
+    assert "openai_gpt, imported from a log of Inspect" in call("runs", "list")
+    assert "openai_gpt, imported from a log of Inspect on my_quiz" in call("runs", "show", "my_quiz")
+    assert json.loads(call("runs", "show", "my_quiz", "--json"))["summary"]["imported"] == "a log of Inspect"
     call("runs", "write-log", "my_quiz", tmp_path / "out.eval")
     assert zipfile.is_zipfile(tmp_path / "out.eval")
     assert "must end in .json or .eval" in call("runs", "write-log", "my_quiz", tmp_path / "out.txt", status=1)

@@ -16,6 +16,7 @@ from modelyard.domain.job import JobStatus
 from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.errors import Conflict, InvalidInput, JobFailed
+from modelyard.http.message import Request
 from modelyard.parts.episodes.records import Episode, EpisodeGroup
 
 pytestmark = pytest.mark.slow
@@ -162,6 +163,21 @@ def test_the_held_out_tasks_are_attempted_at_each_checkpoint(platform: Platform)
         assert {turn.turn.step for one in attempts for turn in one.turns()} == {int(group.name[-1])}
         assert group.job_id == ""
     assert scores[best.step] == max(scores)
+
+
+def test_of_a_held_out_group_nothing_is_said_of_what_it_teaches(platform: Platform) -> None:
+    """Every attempt has the same reward, so the groups that are trained teach nothing."""
+    loop(platform, reward=loop_agents.one, held_out=HELD_OUT, rounds=1).wait()
+    site, held_out = platform.site(reader=platform._principal), set[bool]()
+    for group in groups(platform):
+        body = site.handle(
+            Request("GET", f"/dashboard/episodes/{group.id}", "", [("host", "localhost")], iter([]))
+        ).body
+        assert isinstance(body, bytes)
+        held_out.add(group.held_out)
+        said = b"Every reward is 1, so the group teaches nothing" in body, b"by one checkpoint, to measure it" in body
+        assert said == (not group.held_out, group.held_out)
+    assert held_out == {True, False}
 
 
 def test_it_stops_early(platform: Platform) -> None:

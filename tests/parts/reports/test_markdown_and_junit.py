@@ -56,6 +56,18 @@ def test_a_long_text_is_cut() -> None:
     assert markdown.code("x" * 1000) == f"`{'x' * (markdown.LONGEST - 1)}…`"
 
 
+def test_errors_of_scorers_alone_are_said_to_be_theirs(platform: Platform, tmp_path: Path) -> None:
+    def broken(output: str, row: object) -> bool:
+        raise ValueError("no verdict")
+
+    run = platform.evaluations.run("quiz", "echo", [{"prompt": "a"}, {"prompt": "b"}], [broken])
+    report = platform.evaluations.report(run)
+    assert "2 rows, 2 trials, 2 rows with errors of scorers alone" in str(report)
+    for name in ("run.md", "run.html"):
+        report.save(tmp_path / name)
+        assert "2 with errors of scorers alone" in (tmp_path / name).read_text()
+
+
 def test_a_run_and_a_comparison_as_a_comment(platform: Platform, scored_runs: Any, tmp_path: Path) -> None:
     before = scored_runs.add(platform, scored_runs.questions([True] * 10))
     failed = scored_runs.answer(EVIL, scores={}, error=EVIL)

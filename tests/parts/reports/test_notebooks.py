@@ -90,6 +90,8 @@ def test_a_value_is_shown_with_what_it_holds(platform: Platform) -> None:
         (platform.models.checkpoint(model, 1), "loss", "digest"),
         (platform.jobs.list().page().items[0], "sft", "succeeded"),
         (platform.catalogue.get("tabular-mini"), "tabular-mini", "pricing"),
+        (split.train, split.train.url, "rows"),
+        (platform.evaluations.report(again).metric("token_f1"), "token_f1", "scored"),
         (split, split.train.url, split.held_out.url, "rows"),
         (platform.models.lineage(model, 1), "prod", "sft", "quiz", split.train.url),
         (platform.evaluations.runs.lineage(again.id), "sources", "quiz"),

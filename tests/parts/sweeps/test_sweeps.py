@@ -5,6 +5,7 @@ import math
 import random
 import re
 from collections.abc import Iterator, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -335,7 +336,26 @@ def test_the_interval_is_corrected_for_the_choice(platform: Platform) -> None:
     assert "corrected for the choice of 3" in str(best)
     one_batch = start(platform, learning_rate=SLOW, batch_size=4).wait().best
     assert one_batch.interval is None
-    assert "the lowest of 3" in str(one_batch)
+    assert "the lowest of 3; no interval, as the held-out rows are one batch" in str(one_batch)
+
+
+def test_the_best_says_which_trials_it_left_out_and_why(platform: Platform) -> None:
+    sweep = start(platform, learning_rate=[*SLOW, 1e30])
+    first, second, *_ = (one.job_ids[0] for one in sorted(sweep.table(), key=lambda one: one.number))
+    platform.training.job(first).wait()
+    platform.training.cancel(second)
+    assert str(sweep.best).endswith("trial 2 (cancelled by host), trial 3 (queued), trial 4 (queued)")
+    sweep.wait()
+    failed = next(one for one in sweep.table() if one.number == 4).error_message
+    assert failed
+    assert [one.number for one in sweep.best.left_out] == [2, 4]
+    said = f"trial 2 (cancelled by host), trial 4 ({failed})"
+    assert str(sweep.best).endswith(f"; left out, without a held-out loss: {said}")
+    notes = ["trial 2 has no held-out loss: cancelled by host", f"trial 4 has no held-out loss: {failed}"]
+    assert sweep.table().notes == notes
+    assert str(sweep.table()).splitlines()[-2:] == notes
+    for shown in (sweep, sweep.table()):
+        assert all(escape(one) in shown._repr_html_() for one in notes)
 
 
 def test_the_interval_of_a_loss_ends_at_0(platform: Platform) -> None:

@@ -173,13 +173,38 @@ def test_the_best_validation_is_kept_and_the_job_ends_early() -> None:
     shorter = attrs.evolve(config, early_stopping_patience=None)
     (at_best,) = [files for step, files in trained(shorter, save_every=best).states.items() if step == best]
     assert run.files == {name: at_best[name] for name in run.files}
+    assert run.stop_reason == f"patience (2): no later validation was below {measured[best]:.4g}, of step {best}"
+    assert all(run.metrics[name] == pytest.approx(measured[best]) for name in ("valid_loss", "full_valid_loss"))
+
+
+def test_the_held_out_loss_of_a_job_with_patience_is_that_of_the_weights_it_kept() -> None:
+    """It went to its end, without an early stop, and its best step is not its last."""
+    config = LocalSFTConfig(
+        validation_split=0.3, seed=1, batch_size=1, epochs=12, early_stopping_patience=99, learning_rate=0.2
+    )
+    run = trained(config)
+    assert len(run.steps) == 48
+    assert run.metrics["best_step"] < 48
+    assert run.metrics["full_valid_loss"] == pytest.approx(run.metrics["best_valid_loss"])
+    assert run.steps[-1].metrics["full_valid_loss"] > run.metrics["full_valid_loss"]
+    assert run.stop_reason is None
+
+
+def test_a_job_that_is_killed_where_it_stops_early_ends_as_an_undisturbed_one() -> None:
+    config = LocalSFTConfig(
+        validation_split=0.3, seed=1, batch_size=1, epochs=12, early_stopping_patience=2, learning_rate=0.2
+    )
+    whole = trained(config, save_every=1)
+    for state in whole.states.items():
+        resumed = trained(config, context=context_of(TINY, resume=state), save_every=1)
+        assert (resumed.files, resumed.metrics, resumed.stop_reason) == (whole.files, whole.metrics, whole.stop_reason)
 
 
 def test_options_that_contradict_the_rows_are_refused() -> None:
-    with pytest.raises(TrainingError, match="early_stopping_patience needs held-out rows"):
+    with pytest.raises(InvalidInput, match="early_stopping_patience: needs held-out rows"):
         trained(LocalSFTConfig(early_stopping_patience=2))
     context = attrs.evolve(context_of(TINY), held_out=ROWS[:1])
-    with pytest.raises(TrainingError, match="validation_split is not possible"):
+    with pytest.raises(InvalidInput, match="validation_split: is not possible"):
         trained(LocalSFTConfig(validation_split=0.5), context=context)
     with pytest.raises(InvalidInput, match="leaves none of 1 rows to train"):
         LocalSFTConfig(validation_split=0.5).check_rows(1)

@@ -1,5 +1,6 @@
 """The engine: what is stored before it counts, what is never asked twice, and how a run ends."""
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -372,8 +373,24 @@ def test_training_that_ends_meanwhile_does_not_change_the_model_under_test() -> 
 def test_several_models_in_one_call_make_several_runs(world: World) -> None:
     results = world.evaluations().run_each("e", ["echo", lambda row: "no"], iter(numbered(3)), project="red")
     assert [result.score for result in results] == [1.0, 0.0]
-    assert [run.model for run in world.listed()] == ["weave:///acme/red/object/echo", "weave:///acme/red/op/lambda"]
+    echo, function = (run.model for run in world.listed())
+    assert echo == "weave:///acme/red/object/echo"
+    assert re.fullmatch("weave:///acme/red/op/lambda-[a-z0-9]{6}", function)
     assert world.files() == []
+
+
+def test_lambdas_that_do_different_things_have_different_names(world: World) -> None:
+    """And those that do the same have one: it is of their code, and of what they close over."""
+
+    def saying(word: str) -> Any:
+        return lambda row: word
+
+    functions = [saying("a"), saying("b"), saying("a"), lambda row, word="b": word, lambda row: row["prompt"]]
+    for one in functions:
+        world.run(numbered(1), one)
+    names = [run.model for run in world.listed()]
+    assert names[0] == names[2]
+    assert len(set(names)) == 4
 
 
 @pytest.mark.parametrize(

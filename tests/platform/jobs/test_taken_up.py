@@ -27,5 +27,5 @@ def test_the_next_worker_says_that_it_goes_on(yard_file: Path, caplog: pytest.Lo
         second.run(again)
         assert job.refresh().status == "succeeded"
     said = [record.getMessage() for record in caplog.records if job.id in record.getMessage()]
-    assert "(sft of local/default, attempt 2) begins" in said[0]
+    assert "(sft of local/default/m, attempt 2) begins" in said[0]
     assert said[1] == f"job {job.id} was taken up after step {reached}: its last worker gave it back, or died"

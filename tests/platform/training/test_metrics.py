@@ -24,6 +24,18 @@ def test_metrics_are_a_list(platform: Any) -> None:
     assert [row.values["loss"] for row in job.metrics()] == losses
 
 
+def test_a_list_shows_its_first_items_alone(platform: Any) -> None:
+    job = platform.training.sft("demo/polite", ROWS * 40, batch_size=1).wait()
+    rows = job.metrics()
+    assert len(rows) > 12
+    first, step, *_, last = lines = repr(rows).splitlines()
+    assert (first, last, len(lines)) == ("<MetricRows", "  and more>", 12)
+    assert step.startswith("  MetricRow(step=1, values={'loss': ")
+    assert len(repr(rows)) < 2000
+    assert repr(type(rows)()) == "<MetricRows of nothing>"
+    assert repr(platform.usage.total(by=["model"])) == "<SummedUsage of nothing>"
+
+
 def test_waiting_shows_progress_only_on_request(platform: Any, capsys: pytest.CaptureFixture[str]) -> None:
     platform.training.sft("demo/polite", ROWS).wait()
     assert capsys.readouterr() == ("", "")

@@ -41,7 +41,7 @@ from modelyard.domain.evaluation.statistics import (
     student,
     wilson,
 )
-from modelyard.domain.record import EMPTY
+from modelyard.domain.record import EMPTY, in_notebook
 from modelyard.errors import InvalidInput
 
 # ---- options -----------------------------------------------------------------------------------------------------
@@ -151,6 +151,8 @@ class MetricSummary:
     distribution: Distribution | None = None
     worst: tuple[RowNote, ...] = ()
     lower_is_better: bool = False
+
+    _repr_html_ = in_notebook
 
     def __str__(self) -> str:
         value = "no value" if self.mean is None else mean_text(self.mean, self.kind)

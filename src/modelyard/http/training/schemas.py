@@ -197,7 +197,7 @@ def _is_neutral(option: str, value: Any) -> bool:
 @attrs.frozen
 class TrainingJobObject:
     """A training job. `step` is that of the checkpoint that it made, `config` the configuration in force. Of a loop,
-    `step` is its best checkpoint; `loop_id` is the loop that a job trains for. `stop_reason` says why a loop ended.
+    `step` is its best checkpoint; `loop_id` is the loop that a job trains for. `stop_reason` says what ended it.
 
     `queue_position` is how many jobs wait ahead of one that waits, up to 100; `waiting_for` what else it waits for.
     """

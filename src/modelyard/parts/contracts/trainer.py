@@ -40,12 +40,13 @@ class Run:
     files: Files
     metrics: Mapping[str, float]
     kinds: tuple[type, ...]
+    stop_reason: str | None = None
 
 
 def followed(items: Iterable[TrainItem]) -> Run:
     started, steps, kinds = [], [], []
     states: dict[int, Files] = {}
-    trained: list[tuple[Files, Mapping[str, float]]] = []
+    trained: list[tuple[Files, Mapping[str, float], str | None]] = []
     for item in items:
         kinds.append(type(item))
         if isinstance(item, Started):
@@ -55,9 +56,9 @@ def followed(items: Iterable[TrainItem]) -> Run:
         elif isinstance(item, SavedState):
             states[item.number] = _read(item.files)
         else:
-            trained.append((_read(item.files), item.metrics))
-    ((files, metrics),) = trained
-    return Run(tuple(started), tuple(steps), states, files, metrics, tuple(kinds))
+            trained.append((_read(item.files), item.metrics, item.stop_reason))
+    ((files, metrics, why),) = trained
+    return Run(tuple(started), tuple(steps), states, files, metrics, tuple(kinds), why)
 
 
 def _read(files: Mapping[str, Iterable[bytes]]) -> Files:

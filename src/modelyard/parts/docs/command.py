@@ -40,11 +40,11 @@ def docs(topic: tuple[str, ...]) -> None:
 
 
 def matching(known: Sequence[DocsPage], wanted: str) -> Sequence[DocsPage]:
-    """Return the pages that a topic names, and none of the API if another says "Also:" so; else those with all of its
-    words in title and "Also:", or in their text; all without one."""
-    words = _plain(wanted).split()
-    named = [page for page in known if _plain(wanted) in _names(page)]
-    if any(_plain(wanted) in map(_plain, page.also) for page in named):
+    """Return the pages that a topic names, the one first that it names most, and none of the API if another says
+    "Also:" so; else those with all of its words in title and "Also:", or in their text; all without one."""
+    whole, words = _plain(wanted), _plain(wanted).split()
+    named = sorted((page for page in known if whole in _names(page)), key=lambda page: _names(page).index(whole))
+    if any(whole in map(_plain, page.also) for page in named):
         named = [page for page in named if not page.name.startswith(OF_THE_API)]
     titled = named or [page for page in known if all(word in " ".join(_names(page)) for word in words)]
     return titled or _saying(known, words)

@@ -23,9 +23,9 @@ def episodes() -> None:
 @click.option("--model", help="Only groups that train this model.")
 @json_option
 def list_groups(store: StoreName, entity: str | None, model: str | None, as_json: bool) -> None:
-    """List the groups of episodes."""
+    """List the groups of episodes, the newest first."""
     with opened(store) as platform:
-        show_values(as_json, GROUP, list(platform.part(Episodes).list(entity=entity, model=model)))
+        show_values(as_json, GROUP, list(platform.part(Episodes).list(entity=entity, model=model, order="desc")))
 
 
 @episodes.command("show")
@@ -36,10 +36,11 @@ def show_group(store: StoreName, group: str, as_json: bool) -> None:
     """Show the episodes of GROUP, and whether they teach anything."""
     with opened(store) as platform:
         found = platform.part(Episodes).get(group)
+        held_out = found.refresh().held_out
         attempts = [(one.refresh(), one.turns()) for one in found]
         show_values(as_json, EPISODE, [episode for episode, _ in attempts])
     if not as_json:
-        for word in health_of(attempts, None).words:
+        for word in health_of(attempts, None, held_out=held_out).words:
             click.echo(word)
 
 

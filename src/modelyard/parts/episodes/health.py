@@ -35,9 +35,14 @@ class GroupHealth:
 
 
 def health_of(
-    attempts: Sequence[tuple[Episode, Sequence[TreeTurn]]], last_step: int | None, before: GroupHealth | None = None
+    attempts: Sequence[tuple[Episode, Sequence[TreeTurn]]],
+    last_step: int | None,
+    before: GroupHealth | None = None,
+    *,
+    held_out: bool = False,
 ) -> GroupHealth:
-    """Return the health of a group, next to that of the group `before` it."""
+    """Return the health of a group, next to that of the group `before` it. One that is `held_out` is to teach nothing,
+    so that is not said of it."""
     rewards = [episode.reward for episode, _ in attempts if episode.reward is not None]
     trained = [one for episode, turns in attempts if episode.reward is not None for one in _trained(turns)]
     logprobs = [entry.logprob for one in trained for entry in one.logprobs or ()]
@@ -55,7 +60,7 @@ def health_of(
         _share(sum(one.choice.finish_reason is FinishReason.LENGTH for one in trained), len(trained)),
         _share(old, tokens),
     )
-    return attrs.evolve(found, words=tuple(_words(found, before, rewards)))
+    return attrs.evolve(found, words=tuple(_words(found, before, None if held_out else rewards)))
 
 
 def _trained(turns: Sequence[TreeTurn]) -> Iterable[TreeTurn]:
@@ -66,8 +71,10 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def _words(now: GroupHealth, before: GroupHealth | None, rewards: Sequence[float]) -> Iterable[str]:
-    if not rewards:
+def _words(now: GroupHealth, before: GroupHealth | None, rewards: Sequence[float] | None) -> Iterable[str]:
+    if rewards is None:
+        pass
+    elif not rewards:
         yield "No episode has a reward, so the group teaches nothing."
     elif len(set(rewards)) == 1:
         yield f"Every reward is {rewards[0]:g}, so the group teaches nothing."

@@ -60,16 +60,18 @@ def group(view: View) -> HtmlPage:
     handle = episodes.get(view.params["group"])
     stored, attempts = handle.refresh(), _attempts(handle)
     rewards = [episode.reward for episode, _ in attempts if episode.reward is not None]
-    advantages = iter(group_advantages(rewards))
+    advantages = iter([] if stored.held_out else group_advantages(rewards))
     rows = [
-        _episode_line(view, stored, episode, turns, None if episode.reward is None else next(advantages))
+        _episode_line(view, stored, episode, turns, None if episode.reward is None else next(advantages, None))
         for episode, turns in attempts
     ]
     names = ("episode", "state", "reward", "advantage", "turns", "branches", "tokens sampled", "tokens read", "why")
     columns = [(name, {"episode": "choice", "state": "brief", "why": ""}.get(name, "number")) for name in names]
-    health = health_of(attempts, _last_step(view, stored))
+    health = health_of(attempts, None if stored.held_out else _last_step(view, stored), held_out=stored.held_out)
     parts = [_facts(view, stored, health), _words(health), section("Episodes", table(columns, rows))]
     lead = "Attempts at one task. What is better than their mean has an advantage above 0, and becomes likelier."
+    if stored.held_out:
+        lead = "Attempts at the held-out tasks by one checkpoint, to measure it: nobody trains on them."
     return HtmlPage(stored.name, joined(parts), live=True, lead=lead)
 
 

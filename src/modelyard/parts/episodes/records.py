@@ -45,6 +45,11 @@ class EpisodeGroup:
     job_id: str = ""
     seq: int = sequence_field()
 
+    @property
+    def held_out(self) -> bool:
+        """Whether its attempts only measure a checkpoint, which its model names then: nobody trains on it."""
+        return ":" in self.model.rpartition("/")[2]
+
     def ended(self, now: datetime) -> bool:
         """Return whether no more calls belong to it."""
         return self.closed_at is not None or now >= self.deadline

@@ -41,7 +41,7 @@ from modelyard.platform.paging import (
     named_place,
 )
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training.data import check_not_empty, check_rows, own
+from modelyard.platform.training.data import check_not_empty, own
 from modelyard.platform.training.handle import cancel_job, found_job, pause_job, resume_job, shown, visible
 from modelyard.platform.training.methods import METHODS, JobRequest, Method, resolved
 from modelyard.platform.training.submission import add_job, new_job, require_offered
@@ -159,8 +159,9 @@ class FineTuning:
             stored, count = self._files.copied(method.kind, model.base_model, request.training_file, "training_file")
             undone.enter_context(remove_unless_recorded(artifacts, stored.name))
             with located("training_file"):
-                check_rows(config, count)
+                check_not_empty(count)
             data: dict[str, Any] = {**own(stored), "rows": count}
+            rows = 0
             if request.validation_file is not None:
                 held_out, rows = self._files.copied(
                     method.kind, model.base_model, request.validation_file, "validation_file"
@@ -169,6 +170,8 @@ class FineTuning:
                 with located("validation_file"):
                     check_not_empty(rows)
                 data[HELD_OUT] = {**own(held_out), "rows": rows}
+            with _moved({name: ("hyperparameters", name) for name in given}):
+                config.check_rows(count, rows)
             job = new_job(self._runtime, self._principal, JobRequest(method, model, config, key, {}), data)
             return self._add(request, given, model, config, job)
 

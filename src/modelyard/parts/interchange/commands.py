@@ -5,10 +5,10 @@ from pathlib import Path
 import click
 
 from modelyard.cli.evaluations import project_option
-from modelyard.cli.names import run_named, run_title
+from modelyard.cli.names import run_named
 from modelyard.cli.terminal import PlaceType, StoreName, opened, store_option
 from modelyard.parts.interchange.written_logs import check_log_path
-from modelyard.report.numbers import id_text
+from modelyard.report.numbers import id_text, run_title
 
 
 @click.command()

@@ -66,7 +66,7 @@ class GivenAnswer:
 @attrs.frozen
 class GivenRun:
     """A run by its references. `scorers` are those of its scorers, by their names. `reason` is why it failed.
-    `prompts` are those that its rows were asked with."""
+    `prompts` are those that its rows were asked with. `source` is what it was imported from, in words."""
 
     id: str
     entity: str
@@ -78,6 +78,7 @@ class GivenRun:
     scorers: Mapping[str, str]
     reason: str = ""
     prompts: Mapping[str, str] = EMPTY
+    source: str = ""
 
 
 def seconds_of(value: Any) -> float | None:
@@ -117,8 +118,8 @@ def keep_run(runtime: Runtime, given: GivenRun, answers: Iterable[GivenAnswer], 
     while some := list(islice(records, AT_ONCE)):
         trials = transact(partial(_add, given.id, some, trials))
     summary = run_summary(aggregate_means(StoredRun(runtime, given.id).columns()), given.scorers)
-    if given.prompts:
-        summary = {**summary, "prompts": given.prompts}
+    kept = {"prompts": given.prompts, "imported": given.source}
+    summary = {**summary, **{name: value for name, value in kept.items() if value}}
     return transact(partial(_end, runtime, given, summary))
 
 

@@ -57,6 +57,7 @@ class InspectLogs:
             {name: _kept_here(place, known.get(name)) or scorer_ref(place, name) for name in log.scorers},
             log.reason,
             log.prompts,
+            "a log of Inspect",
         )
         return keep_run(self._runtime, given, log.answers(), since)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import attrs
 
 from modelyard.cli.jobs import job_named
-from modelyard.cli.names import own_name, run_named, run_title
+from modelyard.cli.names import own_name, run_named
 from modelyard.domain.job import JobStatus
 from modelyard.domain.promotion import NotWorse
 from modelyard.formats.constraints import Within
@@ -18,6 +18,7 @@ from modelyard.parts.docs.pages import pages
 from modelyard.platform.listing import Listing
 from modelyard.platform.models.promotion import PROD
 from modelyard.platform.platform import Platform
+from modelyard.report.numbers import run_title
 
 ACTS = ("evaluate", "train", "promote")
 """What may be allowed besides reading."""

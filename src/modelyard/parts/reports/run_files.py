@@ -11,7 +11,7 @@ from modelyard.parts.reports.clusters import cluster_notes
 from modelyard.parts.reports.html import Html, fragment, page, tag
 from modelyard.parts.reports.run_page import run_content
 from modelyard.report.evaluations.run import RunReport, cells, headers, notes, spent
-from modelyard.report.numbers import alike, count_text, model_text, ref_text, value_text
+from modelyard.report.numbers import alike, count_text, errors_text, model_text, ref_text, value_text
 
 SHOWN_ROWS = 5
 SHOWN_IN_NOTEBOOK = 10
@@ -47,7 +47,7 @@ def _title(run: EvaluationRun) -> str:
 
 def _paragraphs(run: EvaluationRun, found: Aggregate) -> Iterator[str]:
     yield f"### {markdown.plain(_title(run))}"
-    failed = f", {count_text(found.failed)} with errors" if found.failed else ""
+    failed = f", {count_text(found.failed)} {errors_text(found)}" if found.failed else ""
     yield f"{run.state.value}, {count_text(found.rows)} rows, {count_text(found.trials)} trials{failed}"
     titles = headers(found)
     if found.metrics:

@@ -30,6 +30,7 @@ from modelyard.report.numbers import (
     count_text,
     direction_text,
     equal_rows_text,
+    errors_text,
     id_text,
     interval_text,
     mean_text,
@@ -83,7 +84,7 @@ def _facts(run: EvaluationRun, found: Aggregate) -> Html:
 
 def _rows(found: Aggregate) -> str:
     trials = f", {count_text(found.trials)} trials" if found.trials != found.rows else ""
-    failed = f", {count_text(found.failed)} with errors" if found.failed else ""
+    failed = f", {count_text(found.failed)} {errors_text(found)}" if found.failed else ""
     equal = f"; {equal_rows_text(found)}" if found.equal_rows else ""
     return f"{count_text(found.rows)}{trials}{failed}{equal}"
 

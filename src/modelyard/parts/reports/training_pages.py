@@ -57,6 +57,7 @@ def _facts(job: TrainingJob, name: str) -> Html:
         ("created", _time(job.created_at)),
         ("ended", _time(job.training_end)),
         *([("error", job.error_message)] if job.error_message else []),
+        *([("stopped by", job.stop_reason)] if job.stop_reason and not job.error_message else []),
         ("id", job.id),
     ]
     return facts(known)

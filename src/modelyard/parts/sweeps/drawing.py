@@ -27,14 +27,15 @@ _MANY_TIMES = 10
 
 
 def trial_table(trials: "SweepTable") -> Html:
-    """Return the trials as a table, the best first."""
+    """Return the trials as a table, the best first, and what is to be said of some."""
     headings, cells = trials.lines
     numbers = {"trial", "epochs", SCORE_LABEL, "loss", "step"}
     at = headings.index("status")
     kinds = {"succeeded": "better", "failed": "worse"}
     rows = [[*line[:at], chip(str(line[at]), kinds.get(str(line[at]), "")), *line[at + 1 :]] for line in cells]
     of = {"status": "choice", "model": ""}
-    return table([(name, "number" if name in numbers else of.get(name, "choice")) for name in headings], rows)
+    kind = [(name, "number" if name in numbers else of.get(name, "choice")) for name in headings]
+    return joined([table(kind, rows), *(tag("p", line) for line in trials.notes)])
 
 
 @attrs.frozen
@@ -147,6 +148,4 @@ def sweep_content(record: Sweep, trials: "SweepTable", best: "BestTrial | None")
     headline = tag("p", f"Best so far: {best}" if best else "No trial has a score yet.", kind="headline")
     wide, narrow = (ParallelPlot("Options and held-out loss", record.axes, trials, one) for one in (WIDTH, NARROW))
     figure = drawing(wide._repr_html_(), narrow._repr_html_())
-    failed = [f"Trial {one.number} failed: {one.error_message}" for one in trials if one.status == "failed"]
-    parts = [headline, figure, trial_table(trials), *(tag("p", line) for line in failed)]
-    return joined([*parts, facts(facts_of(record).items())])
+    return joined([headline, figure, trial_table(trials), facts(facts_of(record).items())])

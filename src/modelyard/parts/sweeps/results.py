@@ -1,6 +1,6 @@
 """The results of a sweep: a row for each trial, and the best of them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any, Literal
 
@@ -8,6 +8,7 @@ import attrs
 
 from modelyard.domain.evaluation.statistics import CONFIDENCE, Interval, t_quantile
 from modelyard.domain.job import Job, JobStatus
+from modelyard.domain.record import first_lines
 from modelyard.parts.sweeps.records import RUNG, Sweep, number
 from modelyard.parts.sweeps.rungs import ERROR, jobs_of, score_of
 from modelyard.protocols import Snapshot
@@ -20,8 +21,9 @@ TrialStatus = Literal["queued", "running", "succeeded", "failed", "cancelled", "
 class SweepTrial:
     """One trial of a sweep: its options, and the model that it trains.
 
-    `score` is the loss on the held-out rows, the lower the better; `error` its standard error. One that was "stopped"
-    trained for fewer `epochs` than others, since it was among the worst. `step` is the model's checkpoint.
+    `score` is the loss of its checkpoint on the held-out rows, the lower the better; `error` its standard error. One
+    that was "stopped" trained for fewer `epochs` than others, since it was among the worst. `step` is the model's
+    checkpoint; `stop_reason` says, in words, what ended its training before all epochs were done.
     """
 
     number: int
@@ -35,6 +37,25 @@ class SweepTrial:
     step: int | None
     job_ids: tuple[str, ...]
     error_message: str | None = None
+    stop_reason: str | None = None
+
+    @property
+    def lacks(self) -> str:
+        """Why it has no held-out loss, in words; "" if it has one."""
+        if self.score is not None:
+            return ""
+        return self.error_message or ("its trainer measured none" if self.status == "succeeded" else self.status)
+
+    @property
+    def note(self) -> str:
+        """What is to be said of it once it has ended, besides its numbers; "" for nothing."""
+        if self.status in ("queued", "running"):
+            return ""
+        if self.score is None:
+            return f"trial {self.number} has no held-out loss: {self.lacks}"
+        if self.error_message is not None:
+            return f"trial {self.number} {self.status}: {self.error_message}"
+        return f"trial {self.number} ended early: {self.stop_reason}" if self.stop_reason else ""
 
 
 @attrs.frozen
@@ -43,12 +64,14 @@ class BestTrial:
 
     The lowest of several measured losses is lower than the model's own loss is, because it was chosen for it. So the
     interval is one of `of` that hold together with 95 % confidence: Student's t at 1 - 0.05 / `of` (Bonferroni's
-    correction; Dunn 1961). It is None if there are fewer than two batches of held-out rows.
+    correction; Dunn 1961). It is None if there are fewer than two batches of held-out rows. `left_out` are the trials
+    that have no held-out loss, or none yet.
     """
 
     trial: SweepTrial
     of: int
     interval: Interval | None
+    left_out: tuple[SweepTrial, ...] = ()
 
     @property
     def model(self) -> str:
@@ -73,10 +96,12 @@ class BestTrial:
 
     def __str__(self) -> str:
         options = ", ".join(f"{name}={value}" for name, value in self.options.items())
-        if self.interval is None:
-            return f"{options}: held-out loss {self.score:.4g}, the lowest of {self.of}"
-        ends = f"{self.interval.low:.4g} to {self.interval.high:.4g}"
-        return f"{options}: held-out loss {self.score:.4g} ({ends}, corrected for the choice of {self.of})"
+        ends = f"the lowest of {self.of}; no interval, as the held-out rows are one batch"
+        if self.interval is not None:
+            ends = f"{self.interval.low:.4g} to {self.interval.high:.4g}, corrected for the choice of {self.of}"
+        left_out = ", ".join(f"trial {one.number} ({one.lacks})" for one in self.left_out)
+        but = f"; left out, without a held-out loss: {left_out}" if left_out else ""
+        return f"{options}: held-out loss {self.score:.4g} ({ends}){but}"
 
 
 class SweepTable(list[SweepTrial]):
@@ -105,9 +130,18 @@ class SweepTable(list[SweepTrial]):
         step = "" if one.step is None else one.step
         return [one.number, *options, one.status, one.epochs, number(one.score), number(one.loss), one.model, step]
 
+    def __repr__(self) -> str:
+        return first_lines("SweepTable", self)
+
     def __str__(self) -> str:
         headings, cells = self.lines
-        return text_table(headings, cells, right=("held-out loss", "loss", "step"))
+        shown = text_table(headings, cells, right=("held-out loss", "loss", "step"))
+        return "\n".join([shown, *self.notes])
+
+    @property
+    def notes(self) -> list[str]:
+        """Why trials have no held-out loss, have failed or ended early: a line for each, in the order of the table."""
+        return [one.note for one in self if one.note]
 
     def _repr_html_(self) -> str:
         from modelyard.parts.reports.html import fragment  # noqa: PLC0415 - a notebook alone needs it
@@ -141,6 +175,7 @@ def _trial(sweep: Sweep, trial: Mapping[str, Any], jobs: list[Job]) -> SweepTria
         step=done[-1].result["step"] if done else None,
         job_ids=tuple(job.id for job in jobs),
         error_message=None if last is None else last.error_message,
+        stop_reason=done[-1].result.get("stop_reason") if done else None,
     )
 
 
@@ -155,13 +190,14 @@ def _status(sweep: Sweep, number: int, last: Job | None) -> TrialStatus:
     return status
 
 
-def best_trial(sweep: Sweep, trials: Iterable[SweepTrial]) -> BestTrial | None:
+def best_trial(sweep: Sweep, trials: Sequence[SweepTrial]) -> BestTrial | None:
     """Return the trial with the lowest score; None while none has one."""
     measured = [one for one in trials if one.score is not None]
     if not measured:
         return None
     best = min(measured, key=_rank)
-    return BestTrial(best, len(measured), _interval(sweep, best, len(measured)))
+    left_out = tuple(sorted((one for one in trials if one.score is None), key=_rank))
+    return BestTrial(best, len(measured), _interval(sweep, best, len(measured)), left_out)
 
 
 def _interval(sweep: Sweep, best: SweepTrial, of: int) -> Interval | None:

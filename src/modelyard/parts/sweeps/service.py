@@ -176,11 +176,12 @@ class StartSweep:
             with _moved("data", "validation"):
                 held_out = self._dataset(validation, f"{name}-held-out", place)
         check = BaseModelCheck.of(self._runtime, start.base_model, request.configs[0])
+        rows = []
         for place_, dataset in (("data", train), ("validation", held_out)):
             with _moved("training_data_url", place_):
-                rows = readable_rows(self._runtime.artifacts, dataset, request.method.rows, check)
-            for config in request.configs if dataset is train else ():
-                config.check_rows(rows)
+                rows.append(readable_rows(self._runtime.artifacts, dataset, request.method.rows, check))
+        for config in request.configs:
+            config.check_rows(*rows)
         return train, held_out
 
     def _dataset(self, data: Data, name: str, place: Mapping[str, Any]) -> Dataset:

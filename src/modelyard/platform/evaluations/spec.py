@@ -7,6 +7,7 @@ from typing import Any, TypedDict, TypeVar
 
 import attrs
 
+from modelyard.domain.canonical import digest
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.evaluation.objects import (
     EVALUATION_KINDS,
@@ -235,12 +236,21 @@ def _model(
                     for name in chat
                 ]
             )
-        name = object_id(getattr(model, "__name__", type(model).__name__)) or "function"
-        return None, ObjectRef(*namespace, RefKind.OP, name), "", False
+        return None, ObjectRef(*namespace, RefKind.OP, object_id(_function_name(model)) or "function"), "", False
     options = chat if seed is None else {**chat, "seed": seed}
     resolved = CompletionModel.of(runtime, principal, _name_of(runtime, model), namespace, options)
     needs_messages = resolved.reads is None and "prompt" not in resolved.prompts
     return resolved.request.model, resolved.ref, resolved.base_model, needs_messages
+
+
+def _function_name(model: Any) -> str:
+    """Return the name of a function; of a lambda with a digest of what it does, as others have that name too."""
+    name: str = getattr(model, "__name__", type(model).__name__)
+    if name != "<lambda>":
+        return name
+    code, own = model.__code__, [cell.cell_contents for cell in model.__closure__ or ()]
+    known = [one for one in (*code.co_consts, *(model.__defaults__ or ()), *own) if isinstance(one, str | int | float)]
+    return f"lambda-{digest([code.co_code.hex(), *code.co_names, *(repr(one) for one in known)])[:6]}"
 
 
 def _name_of(runtime: Runtime, model: str | CatalogueEntry | Model | Checkpoint) -> str:

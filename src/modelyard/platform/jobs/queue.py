@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import digest
+from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.events import JobChanged, JobEventRecorded
 from modelyard.domain.job import (
     Claim,
@@ -26,6 +27,7 @@ from modelyard.domain.job import (
     check_transition,
     files_of,
 )
+from modelyard.domain.models import Model
 from modelyard.domain.record import EMPTY
 from modelyard.errors import Conflict, IdempotencyKeyUsed, RateLimited, StoreError
 from modelyard.lazy import log
@@ -35,6 +37,7 @@ from modelyard.platform.jobs.shares import announce_freed, announce_ready, withd
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
+from modelyard.report.numbers import run_title
 
 QUEUE_RETRY_AFTER = 60.0
 
@@ -356,7 +359,7 @@ def requeue_after_fault(tx: Tx, types: JobTypes, job: Job, event_id: str, now: d
 def announce(runtime: Runtime, job: Job, error: Exception | None = None, logged: bool = True) -> Job:
     """Report what has become of a job, to the log too; below its line is the traceback of an `error`."""
     if logged:
-        log_change(job, error)
+        log_change(runtime, job, error)
     runtime.observe(JobChanged(job.id, job.kind, job.status))
     if job.ended:
         with suppress(StoreError):  # its end is stored, and its caller is to hear of that
@@ -375,14 +378,20 @@ def announce(runtime: Runtime, job: Job, error: Exception | None = None, logged:
 _WORDS = {JobStatus.RUNNING: "begins", JobStatus.QUEUED: "is in the queue again", JobStatus.CANCELLED: "was cancelled"}
 
 
-def log_change(job: Job, error: Exception | None = None) -> None:
-    if "logging" not in sys.modules:  # nothing has set it up
-        return
-    if job.place is QueueState.HELD_BACK or not (job.attempts or job.ended):  # that was said, or it was made
+def log_change(runtime: Runtime, job: Job, error: Exception | None = None) -> None:
+    level = 30 if job.status is JobStatus.FAILED else 20  # a warning, or a line for information
+    said = job.place is QueueState.HELD_BACK or not (job.attempts or job.ended)  # that was said, or it was made
+    if "logging" not in sys.modules or said or not log.isEnabledFor(level):  # nothing has set it up
         return
     waits = job.place is QueueState.CLAIMED and job.status is JobStatus.QUEUED
     words = "waits for room" if waits else _WORDS.get(job.status, job.status)
-    why = f": {job.error_message}" if job.error_message else ""
-    parts = job.id, job.kind, job.entity, job.project, job.attempts, words, why
-    level = log.warning if job.status is JobStatus.FAILED else log.info
-    level("job %s (%s of %s/%s, attempt %d) %s%s", *parts, exc_info=error)
+    why, name = f": {job.error_message}" if job.error_message else "", f"{job.entity}/{job.project}"
+    with suppress(StoreError):
+        name += runtime.store.read(lambda snapshot: _subject(snapshot, job))
+    parts = job.id, job.kind, name, job.attempts, words, why
+    log.log(level, "job %s (%s of %s, attempt %d) %s%s", *parts, exc_info=error)
+
+
+def _subject(snapshot: Snapshot, job: Job) -> str:
+    model, run = get_or_none(snapshot, Model, job.subject), get_or_none(snapshot, EvaluationRun, job.subject)
+    return f"/{model.name}" if model else f"/{run_title(run)}" if run else ""

@@ -208,7 +208,7 @@ class Runner:
         """Run a claimed job, yielding after each write. Closing the iterator gives the job back."""
         claimed.moved_at = self.runtime.clock.monotonic()
         job, after = claimed.job, claimed.progress.step
-        log_change(job)
+        log_change(self.runtime, job)
         if job.attempts > 1 and not job.refusals:  # a worker whose log has ended could not say so
             log.info("job %s was taken up after step %d: its last worker gave it back, or died", job.id, after)
         try:

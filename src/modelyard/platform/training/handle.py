@@ -62,7 +62,7 @@ class JobHandle:
 
     @property
     def stop_reason(self) -> str | None:
-        """Why it has ended, in words: the error, or what ended a loop. None of what succeeded otherwise."""
+        """Why it has ended, in words: the error, what ended a loop, or an early stop. None of what went to its end."""
         return self.refresh().stop_reason
 
     def cancel(self) -> TrainingJob:

@@ -9,6 +9,7 @@ import attrs
 
 from modelyard import report
 from modelyard.domain.job import JobEvent, JobProgress
+from modelyard.domain.record import first_lines
 from modelyard.domain.training import STEPS, TRAINING_STARTED
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
@@ -22,7 +23,7 @@ SHOWN = ("loss", "valid_loss", "reward", "held_out", "accuracy", "margin")
 @attrs.frozen
 class MetricRow:
     step: int
-    created_at: datetime
+    created_at: datetime = attrs.field(repr=False)
     values: Mapping[str, Any]
 
 
@@ -63,6 +64,9 @@ class MetricRows(list[MetricRow]):
         """Log the numbers, step by step, to a run of wandb or trackio, or anything with their `log`."""
         for row in self:
             run.log(dict(row.values), step=row.step)
+
+    def __repr__(self) -> str:
+        return first_lines("MetricRows", self)
 
     def _repr_html_(self) -> str:
         return report.metric_table(self)

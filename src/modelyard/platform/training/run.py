@@ -190,6 +190,7 @@ class _Run:
         if not self._last_step and (why := nothing_trained(self.runtime, self.start.job)):
             raise TrainingError(why)
         metrics, files = _finite(item.metrics, "the result"), self._put(item.files)
+        said = {"stop_reason": item.stop_reason} if item.stop_reason else {}
         added = self.runtime.trained_records(self.start.job, self._loose)
         checkpoint_id, event_id, entry_id = self.runtime.ids(), self.runtime.ids(), self.runtime.ids()
         now = self.runtime.clock.now()
@@ -204,10 +205,16 @@ class _Run:
             checkpoint = _new_checkpoint(checkpoint_id, model, job, files, metrics, progress.time(now))
             tx.add(checkpoint)
             tx.replace(attrs.evolve(model, last_step=checkpoint.step))
-            result = {**job.result, "checkpoint_id": checkpoint.id, "step": checkpoint.step, "metrics": metrics}
+            result = {
+                **job.result,
+                **said,
+                "checkpoint_id": checkpoint.id,
+                "step": checkpoint.step,
+                "metrics": metrics,
+            }
             for record in added:
                 result |= record.add(tx, now)
-            ended = succeed(tx, types, attrs.evolve(job, result=result), event_id, now)
+            ended = succeed(tx, types, attrs.evolve(job, result=result), event_id, now, said)
             return ended, enforce(tx, self.runtime.records, model, now)
 
         self.claimed.job, gone = self.runtime.store.transact(step)

@@ -19,6 +19,7 @@ from modelyard.report.numbers import (
     count_text,
     direction_text,
     equal_rows_text,
+    errors_text,
     interval_text,
     mean_text,
     model_text,
@@ -98,8 +99,8 @@ class RunReport:
 def _lines(run: EvaluationRun, found: Aggregate) -> Iterator[str]:
     told = f"{printable(model_text(run))} on {printable(ref_text(run.evaluation))}"
     yield f"{told}  (run {printable(run.id)}, {run.state.value})"
-    counts = (found.rows, found.trials, found.failed)
-    yield "{} rows, {} trials, {} rows with errors".format(*map(count_text, counts))
+    counts = map(count_text, (found.rows, found.trials, found.failed))
+    yield "{} rows, {} trials, {} rows {}".format(*counts, errors_text(found))
     if found.equal_rows:
         yield equal_rows_text(found)
     if found.metrics:

@@ -9,10 +9,10 @@ from typing import Any
 import attrs
 import torch
 
-from modelyard.errors import TrainingError
 from modelyard.parts.torch.lora import tensor_bytes
 from modelyard.parts.torch.training.options import BatchOptions
 from modelyard.parts.torch.training.trainable import TrainableWeights, Weights
+from modelyard.protocols import SavedState, Trained, TrainItem
 from modelyard.trainers.loop import Files, Metrics, Plan
 
 BEST_FILE = "best.safetensors"
@@ -37,15 +37,11 @@ class Arranged:
 
 def arranged(config: Any, data: Iterable[Any], held_out: Iterable[Any], seed: int) -> Arranged:
     """Hold out and shuffle rows as a configuration says: the same for the same seed. Those that are shuffled or held
-    out of are in memory. Raises `TrainingError` for options that contradict the rows.
+    out of are in memory. Raises `InvalidInput` for options that contradict the rows.
     """
     if not isinstance(config, BatchOptions):
         return Arranged(data, held_out)
-    given = held_out != ()
-    if config.validation_split and given:
-        raise TrainingError("validation_split is not possible: the job has held-out rows of its own; leave it out")
-    if config.early_stopping_patience and not (config.validation_split or given):
-        raise TrainingError("early_stopping_patience needs held-out rows; give validation_split, such as 0.1")
+    config.check_held_out(held_out != ())
     if not (config.shuffle or config.validation_split):
         return Arranged(data, held_out)
     count = sum(1 for _ in data) // config.epochs
@@ -77,7 +73,8 @@ class _Epochs:
 
 @attrs.define
 class EarlyStop:
-    """Ends a job after `patience` validations in a row without a lower loss; its weights are those of the lowest."""
+    """Ends a job after `patience` validations in a row without a lower loss. Its weights are those of the lowest, and
+    its held-out losses those of these weights."""
 
     trained: TrainableWeights
     patience: int
@@ -89,15 +86,30 @@ class EarlyStop:
 
     def plan(self, plan: Plan) -> Plan:
         self.metrics |= plan.metrics
-        return Plan(plan.total, self._until_it_ends(plan.steps), self.metrics)
+        return Plan(plan.total, self._until_it_ends(plan), self.metrics)
 
-    def _until_it_ends(self, steps: Iterator[tuple[int, Metrics]]) -> Iterator[tuple[int, Metrics]]:
-        while self.waited < self.patience and (found := next(steps, None)) is not None:
+    def _until_it_ends(self, plan: Plan) -> Iterator[tuple[int, Metrics]]:
+        while not self._stops and (found := next(plan.steps, None)) is not None:
             if "valid_loss" in found[1]:
                 self._measured(found[0], found[1]["valid_loss"])
             yield found
         if self.weights is not None:
             self.trained.load(self.weights)
+            self.metrics |= {"valid_loss": self.best, **plan.validate()}
+
+    @property
+    def _stops(self) -> bool:
+        return self.waited >= self.patience
+
+    def told(self, items: Iterable[TrainItem]) -> Iterator[TrainItem]:
+        """Yield the items of the plan; the last says why it ended early. No state is saved at that step: a job resumed
+        from there would have no step to report."""
+        for item in items:
+            if isinstance(item, Trained) and self._stops:
+                best = f"{self.best:.4g}, of step {self.step}"
+                yield attrs.evolve(item, stop_reason=f"patience ({self.waited}): no later validation was below {best}")
+            elif not (isinstance(item, SavedState) and self._stops):
+                yield item
 
     def _measured(self, step: int, loss: float) -> None:
         self.waited += 1

@@ -141,7 +141,17 @@ class BatchOptions(RateOptions, BatchedConfig):
         """Return how many of so many rows are only validated."""
         return math.ceil(rows * self.validation_split)
 
-    def check_rows(self, rows: int) -> None:
+    def check_held_out(self, given: bool) -> None:
+        """Raise `InvalidInput` where it does not suit the settings that a job has held-out rows of its own, or none."""
+        if self.validation_split and given:
+            msg = "is not possible: the job has held-out rows of its own; leave it out"
+            raise InvalidInput.at("validation_split", msg=msg)
+        if self.early_stopping_patience and not (self.validation_split or given):
+            msg = "needs held-out rows; give validation_split, such as 0.1"
+            raise InvalidInput.at("early_stopping_patience", msg=msg)
+
+    def check_rows(self, rows: int, held_out: int = 0) -> None:
+        self.check_held_out(held_out > 0)
         left = rows - self.held_out(rows)
         if rows and not left:
             raise InvalidInput.at("validation_split", msg=f"leaves none of {rows} rows to train")

@@ -100,9 +100,10 @@ class LocalTrainer:
                 chosen.plan(learner, config.for_one_epoch(), rows.file_rows, policies, 0, ())
             read = Surveyed(rows.rows, learner)
             plan = chosen.plan(learner, config, read, policies, context.resume_step, rows.held_out)
-            if patience is not None:
-                plan = _stopping(learner, trained, patience, context).plan(plan)
-            items = loop.run(learner, plan, self._save_every)
+            stop = None if patience is None else _stopping(learner, trained, patience, context)
+            plan = plan if stop is None else stop.plan(plan)
+            items: Iterator[TrainItem] = loop.run(learner, plan, self._save_every)
+            items = items if stop is None else stop.told(items)
             about = {"base_model": context.base_model, **_about(learner, trained, config, read.survey)}
             next(items)
             yield Started(plan.total, about)
