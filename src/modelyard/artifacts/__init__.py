@@ -10,18 +10,12 @@ if TYPE_CHECKING:
     from modelyard.parts.doors import artifacts as _parts
     from modelyard.parts.doors.artifacts import *  # noqa: F403
 
-    __all__ = [
-        "FolderArtifacts",
-        "MemoryArtifacts",
-    ]
+    __all__ = ["FolderArtifacts", "MemoryArtifacts"]
     __all__ += _parts.__all__
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
-        {
-            "artifacts.folder": ("FolderArtifacts",),
-            "artifacts.memory": ("MemoryArtifacts",),
-        },
+        {"artifacts.folder": ("FolderArtifacts",), "artifacts.memory": ("MemoryArtifacts",)},
     )
 
 

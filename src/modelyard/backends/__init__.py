@@ -11,20 +11,12 @@ if TYPE_CHECKING:
     from modelyard.parts.doors import backends as _parts
     from modelyard.parts.doors.backends import *  # noqa: F403
 
-    __all__ = [
-        "EchoBackend",
-        "Router",
-        "entry_for",
-    ]
+    __all__ = ["EchoBackend", "Router", "entry_for"]
     __all__ += _parts.__all__
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
-        {
-            "backends.echo": ("EchoBackend",),
-            "backends.entries": ("entry_for",),
-            "backends.router": ("Router",),
-        },
+        {"backends.echo": ("EchoBackend",), "backends.entries": ("entry_for",), "backends.router": ("Router",)},
     )
 
 defer_modules(__name__, "word_embedding")

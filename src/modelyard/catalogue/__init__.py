@@ -9,15 +9,7 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
-        {
-            "domain.catalogue": ("CatalogueEntry", "Datacenter", "Feature", "Quantization", "SamplingParameter"),
-        },
+        {"domain.catalogue": ("CatalogueEntry", "Datacenter", "Feature", "Quantization", "SamplingParameter")},
     )
 
-__all__ = [
-    "CatalogueEntry",
-    "Datacenter",
-    "Feature",
-    "Quantization",
-    "SamplingParameter",
-]
+__all__ = ["CatalogueEntry", "Datacenter", "Feature", "Quantization", "SamplingParameter"]

@@ -355,10 +355,7 @@ RECORDS = (
         Tenant,
         "tenants",
         ("entity",),
-        indexes={
-            "by_taken": Index((), ("taken",)),
-            "by_entity": Index(("entity",), ("turn",)),
-        },
+        indexes={"by_taken": Index((), ("taken",)), "by_entity": Index(("entity",), ("turn",))},
         domain=(TENANT, "entity"),
     ),
     Record(

@@ -10,16 +10,10 @@ if TYPE_CHECKING:
     from modelyard.parts.doors import engines as _parts
     from modelyard.parts.doors.engines import *  # noqa: F403
 
-    __all__ = [
-        "TabularBackend",
-        "TabularTrainer",
-    ]
+    __all__ = ["TabularBackend", "TabularTrainer"]
     __all__ += _parts.__all__
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
-        {
-            "engines.tabular.backend": ("TabularBackend",),
-            "engines.tabular.trainer": ("TabularTrainer",),
-        },
+        {"engines.tabular.backend": ("TabularBackend",), "engines.tabular.trainer": ("TabularTrainer",)},
     )

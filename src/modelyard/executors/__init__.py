@@ -12,12 +12,7 @@ if TYPE_CHECKING:
     from modelyard.parts.doors import executors as _parts
     from modelyard.parts.doors.executors import *  # noqa: F403
 
-    __all__ = [
-        "InlineExecutor",
-        "IsolatingExecutor",
-        "SubprocessExecutor",
-        "ThreadExecutor",
-    ]
+    __all__ = ["InlineExecutor", "IsolatingExecutor", "SubprocessExecutor", "ThreadExecutor"]
     __all__ += _parts.__all__
 else:
     __getattr__, __dir__ = lazy_exports(

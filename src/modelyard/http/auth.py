@@ -122,10 +122,7 @@ class CallerCache:
         if len(self._known) >= MAX_REMEMBERED:
             self._known.clear()
         assert header is not None
-        self._known[auth, blake2s(header).digest()] = (
-            self._now() + REMEMBERED_SECONDS,
-            caller,
-        )
+        self._known[auth, blake2s(header).digest()] = (self._now() + REMEMBERED_SECONDS, caller)
         return caller
 
     def at(self, route: Route, address: Mapping[str, str]) -> Caller:

@@ -29,23 +29,12 @@ if TYPE_CHECKING:
     from modelyard.testing.clock import ManualClock
     from modelyard.testing.run_twice_store import RunTwiceStore
 
-    __all__ = [
-        "ManualClock",
-        "RunTwiceStore",
-        "contracts",
-        "servers",
-    ]
+    __all__ = ["ManualClock", "RunTwiceStore", "contracts", "servers"]
     __all__ += _parts.__all__
 else:
     _load, __dir__ = lazy_exports(
         __name__,
-        {
-            "testing.clock": ("ManualClock",),
-            "testing.contracts": ("contracts",),
-            "testing.servers": ("servers",),
-        },
-        {
-            "testing.run_twice_store": ("RunTwiceStore",),
-        },
+        {"testing.clock": ("ManualClock",), "testing.contracts": ("contracts",), "testing.servers": ("servers",)},
+        {"testing.run_twice_store": ("RunTwiceStore",)},
     )
     __getattr__ = naming_extra(_load)

@@ -80,10 +80,7 @@ def check_references(body: EvaluateModel | Rescore) -> None:
 def _references(body: EvaluateModel | Rescore) -> list[tuple[tuple[str | int, ...], str, frozenset[RefKind]]]:
     if isinstance(body, Rescore):
         return [(("scorer_refs", at), text, MODEL_KINDS) for at, text in enumerate(body.scorer_refs)]
-    return [
-        (("evaluation_ref",), body.evaluation_ref, EVALUATION_KINDS),
-        (("model_ref",), body.model_ref, MODEL_KINDS),
-    ]
+    return [(("evaluation_ref",), body.evaluation_ref, EVALUATION_KINDS), (("model_ref",), body.model_ref, MODEL_KINDS)]
 
 
 # ---- responses

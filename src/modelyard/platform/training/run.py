@@ -205,13 +205,7 @@ class _Run:
             checkpoint = _new_checkpoint(checkpoint_id, model, job, files, metrics, progress.time(now))
             tx.add(checkpoint)
             tx.replace(attrs.evolve(model, last_step=checkpoint.step))
-            result = {
-                **job.result,
-                **said,
-                "checkpoint_id": checkpoint.id,
-                "step": checkpoint.step,
-                "metrics": metrics,
-            }
+            result = {**job.result, **said, "checkpoint_id": checkpoint.id, "step": checkpoint.step, "metrics": metrics}
             for record in added:
                 result |= record.add(tx, now)
             ended = succeed(tx, types, attrs.evolve(job, result=result), event_id, now, said)
