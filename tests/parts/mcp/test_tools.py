@@ -167,6 +167,16 @@ def test_no_answer_is_longer_than_the_bound_and_each_is_json(value: Any) -> None
     json.loads(text)
 
 
+def test_items_of_which_one_is_huge_are_all_on_some_page() -> None:
+    items = [{"id": str(at), "row": {"text": "v" * 3000, "more": ["w" * 900] * 30}} for at in range(40)]
+    seen: list[str] = []
+    while len(seen) < len(items):
+        page = json.loads(bounded({"items": items[len(seen) :], "next": None}))
+        seen += [one["id"] for one in page["items"]]
+        assert page["next"] == (seen[-1] if len(seen) < len(items) else None)
+    assert seen == [one["id"] for one in items]
+
+
 # ---- secrets and errors
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +22,10 @@ MOST = 20_000
 """Characters of an answer at most."""
 
 LONGEST = (2000, 500, 100)
-"""Characters of a text in it, and ten times as many as members of a value: the first that makes it fit."""
+"""Characters of a text in it, and a quarter as many members of a value: the first that makes it fit."""
+
+LONGEST_SECRET = 500
+"""Characters after a cut that are looked at, so that no part of a secret is left before it."""
 
 _OWN_KEY = re.compile(r"\b[A-Za-z0-9_-]{1,8}[A-Za-z0-9-]{8}_[A-Za-z0-9_-]{43}\b")
 _ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\"]+")
@@ -54,7 +58,9 @@ def bounded(answer: Mapping[str, Any]) -> str:
     each with a note of it."""
     given = unstructure(dict(answer))
     for longest in LONGEST:
-        shown = _cut(given, longest)
+        left, items = [2 * MOST], given.get("items", ())  # of which none is left out but with `next`
+        shown = _cut({name: one for name, one in given.items() if name != "items"}, longest, left)
+        shown |= {"items": [_cut(one, longest, left) for one in items]} if "items" in given else {}
         text = _written(shown)
         while len(text) > MOST and len(shown.get("items", ())) > 1:
             kept = shown["items"][: len(shown["items"]) * MOST // (len(text) + 1)] or shown["items"][:1]
@@ -71,18 +77,29 @@ def _written(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _cut(value: Any, longest: int) -> Any:
+def _cut(value: Any, longest: int, left: list[int]) -> Any:
+    """Return a value with its texts cut; once more than `left` characters are shown, with no more of them."""
+    most = longest // 4
     if isinstance(value, str):
-        value = _without_secrets(value)
-        more = len(value) - longest
-        return value if more <= 0 else f"{value[:longest]}… (cut, {more} characters more)"
-    most = longest * 10
+        return _cut_text(value, longest, left)
     if isinstance(value, Mapping):
-        members = {str(name)[:longest]: _cut(one, longest) for name, one in list(value.items())[:most]}
+        members = {
+            _cut_text(str(name), longest, left): _cut(one, longest, left) for name, one in islice(value.items(), most)
+        }
         return members if len(value) <= most else {**members, "note": f"{len(value) - most} members more"}
     if isinstance(value, list | tuple):
-        return [_cut(one, longest) for one in value[:most]]
+        more = [f"{len(value) - most} more"] if len(value) > most else []
+        return [_cut(one, longest, left) for one in value[:most]] + more
     return value
+
+
+def _cut_text(text: str, longest: int, left: list[int]) -> str:
+    if left[0] <= 0:
+        return "…"
+    shown = _without_secrets(text[: longest + LONGEST_SECRET])
+    left[0] -= min(len(shown), longest)
+    more = len(text) - longest
+    return shown if more <= 0 else f"{shown[:longest]}… (cut, {more} characters more)"
 
 
 def _without_secrets(text: str) -> str:
