@@ -2,6 +2,8 @@
 
 from functools import partial
 
+import attrs
+
 from modelyard.clock import unix_seconds
 from modelyard.domain.completion import Completion
 from modelyard.domain.frozen_fast import maker
@@ -55,7 +57,10 @@ class CompletionPipeline(RunningCompletion):
         try:
             plan = known_plan(self.runtime, self.principal, self.attribution, self.given.model)
             if plan is None:
-                plan = yield from self._resolve()
+                plan = yield from self._resolve(self.given.model)
+            if plan.captures is not None and (name := plan.captures.chosen(self)):
+                found = known_plan(*self.asked[:3], name) or (yield from self._resolve(name))
+                plan = attrs.evolve(found, captures=plan.captures)
             self.plan, self.backend = plan, plan.backend
             self.served = plan.served if self.span is None else self.span.traced(plan.served)
             if plan.counts_in_thread:
@@ -83,10 +88,10 @@ class CompletionPipeline(RunningCompletion):
         finally:
             self._leave()
 
-    def _resolve(self) -> Flow[CompletionPlan]:
+    def _resolve(self, model: str) -> Flow[CompletionPlan]:
         """Find the model, its backend, and what limits the caller."""
         threads = self.runtime.store_threads(self.principal.entity)
-        return (yield Call(partial(make_plan, *self.asked), self.runtime.store.blocking, threads))  # type: ignore[no-any-return]
+        return (yield Call(partial(make_plan, *self.asked[:3], model), self.runtime.store.blocking, threads))  # type: ignore[no-any-return]
 
     def _reserve(self) -> Flow[Admission | None]:
         """Reserve the most that the request can cost, where a limit or a budget applies."""

@@ -48,7 +48,7 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
 
     def query(snapshot: Snapshot) -> tuple[ServedModel, str, Named | None, Capture | None, list[Budget]]:
         known = (part.captures for part in runtime.parts if part.captures is not None)
-        captures = next(filter(None, (capture(runtime, snapshot, principal) for capture in known)), None)
+        captures = next(filter(None, (one(runtime, snapshot, principal, model) for one in known)), None)
         try:
             found = find_served(runtime, snapshot, offers, model, principal)
         except (ModelNotFound, Forbidden):
