@@ -5,11 +5,11 @@
     python -m tests.campaigns.rollouts --sabotage            must exit with 1
 
 In each world users come one after the other, fall to an arm by chance, and score the answer; after every score the
-rollout looks. It goes through all stages, or back. Prints for each kind of world how many were promoted, rolled back, or
-undecided at the end, and the median number of scores until then, beside those that a test of a fixed size needs for the
-same error and a power of 80 %. Fails if more than alpha of the worse ones are promoted, if more than alpha of those that
-are not worse than the margin go back, or if the numbers are not those that `decisions` comes to. With `--sabotage`, the
-interval is the normal one of a test of a fixed size, looked at after every score.
+rollout looks. It goes through all stages, or back. Prints for each kind of world how many were promoted, rolled back,
+or undecided at the end, and the median number of scores until then, beside those that a test of a fixed size needs for
+the same error and a power of 80 %. Fails if more than alpha of the worse ones are promoted, if more than alpha of those
+that are not worse than the margin go back, or if the part itself decides otherwise. With `--sabotage`, the interval is
+the normal one of a test of a fixed size, looked at after every score.
 """
 
 import argparse
@@ -187,7 +187,9 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     wealth = fixed if asked.sabotage else bet(log_tables(MOST_USERS))
     wrong = []
-    print(f"alpha {ALPHA}, margin {MARGIN}, canary {CANARY}, {asked.worlds} rollouts of each kind, a look at each score")
+    print(
+        f"alpha {ALPHA}, margin {MARGIN}, canary {CANARY}, {asked.worlds} rollouts of each kind, a look at each score"
+    )
     for at, kind in enumerate(KINDS):
         ended = run(kind, asked.worlds, wealth, np.random.default_rng([asked.seed, at]))
         promoted, back = np.mean(ended.change > 0), np.mean(ended.change < 0)

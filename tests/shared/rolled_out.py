@@ -8,9 +8,9 @@ ROWS = [{"messages": [{"role": "user", "content": "ping"}, {"role": "assistant",
 GUARD = NotWorse("thumbs", margin=0.3)
 
 
-def trained(platform: Platform, project: str = "desk") -> None:
+def trained(platform: Platform, project: str = "desk", host: Platform | None = None) -> None:
     """Make a model whose alias points to step 0, and which has a step 1."""
     platform.models.create("support", project=project, base_model="tabular-mini")
     platform.training.sft(f"{project}/support", ROWS, epochs=1)
-    platform.worker().run_until_idle()
+    (host or platform).worker().run_until_idle()
     platform.models.promote(f"{project}/support", 0)

@@ -1,6 +1,9 @@
 """What this part brings to the tests of all parts."""
 
+from typing import Any
+
 from modelyard import Platform
+from modelyard.domain.identity import Principal, Scope
 from rolled_out import trained
 
 TABLES: dict[str, str] = {}
@@ -23,3 +26,28 @@ def clear(platform: Platform) -> None:
     for one in [*platform.rollouts.list()]:
         platform.rollouts.stop(one.id)
         platform.rollouts.delete(one.id)
+
+
+def record(yard: Any, platform: Platform) -> None:
+    acme = platform.acting_as(Principal("ann", "acme", Scope("acme")))
+    trained(acme, "help", platform)
+    body = {
+        "model": "help/support",
+        "step": 1,
+        "canary": [0.5, 1.0],
+        "guard": {"margin": 0.1},
+        "also": {"errors": 0.05},
+    }
+    made = yard.send("POST", "/v1/rollouts", body)["id"]
+    asked = {"model": "help/support:prod", "messages": "hello", "project": "help", "max_tokens": 2}
+    answer = acme.chat.complete(**asked, user="ann")
+    of = f"/v1/rollouts/{made}"
+    yard.send("PUT", f"/v1/rollouts/answers/{answer.id}/scores/thumbs", {"value": True})
+    acme.rollouts.look(made)
+    yard.send("GET", "/v1/rollouts", limit=1)
+    yard.send("GET", of)
+    yard.send("GET", f"{of}/standing")
+    yard.send("GET", f"{of}/steps", limit=1)
+    yard.send("GET", f"{of}/answers", limit=1)
+    yard.send("POST", f"{of}/stop", {"reason": "The help page moves."})
+    yard.send("DELETE", of)

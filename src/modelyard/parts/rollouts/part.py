@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from modelyard.part import Part
+from modelyard.part import Command, DashboardPage, Part
 
 if TYPE_CHECKING:
     from modelyard.domain.identity import Principal
     from modelyard.domain.record import Record
+    from modelyard.http.route import Route
     from modelyard.parts.rollouts.arms import RolloutCapture
     from modelyard.parts.rollouts.service import RollOut, Rollouts
     from modelyard.platform.runtime import Runtime
@@ -39,6 +40,22 @@ def _roll_out() -> "type[RollOut]":
     return member
 
 
+def _routes() -> "Sequence[Route]":
+    from modelyard.parts.rollouts.routes import ROUTES
+
+    return ROUTES
+
+
+def _pages() -> "Sequence[DashboardPage]":
+    from modelyard.parts.rollouts import pages
+
+    return (
+        DashboardPage("GET", ("rollouts",), pages.listed, "Rollouts", pages.has_rollout),
+        DashboardPage("GET", ("rollouts", "{rollout}"), pages.shown),
+        DashboardPage("POST", ("rollouts", "{rollout}", "stop"), pages.stop),
+    )
+
+
 def _captures(runtime: "Runtime", snapshot: "Snapshot", principal: "Principal", name: str) -> "RolloutCapture | None":
     if ":" not in name:
         return None
@@ -67,7 +84,16 @@ PART = Part(
     records=_records,
     changes=_changes,
     resources={"rollouts": _rollouts, "models.roll_out": _roll_out},
+    routes={"operations": _routes},
+    pages=_pages,
     captures=_captures,
     on_event=_on_event,
     upkeep=_upkeep,
+    commands={
+        "rollouts": Command(
+            "Work",
+            "modelyard.parts.rollouts.commands:rollouts",
+            "Bring checkpoints to the users of an alias in stages.",
+        )
+    },
 )

@@ -242,6 +242,11 @@ class RolloutStep:
     reason: str
     at: datetime
 
+    @property
+    def id(self) -> str:
+        """The number as text, by which a listing continues."""
+        return str(self.number)
+
 
 def checked_score(value: object) -> float:
     """Return a score as a number from 0 to 1. Raises ValueError."""
