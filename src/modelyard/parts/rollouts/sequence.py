@@ -23,6 +23,8 @@ PRIOR = 0.5
 """Both parameters of the beta distribution of bets."""
 
 _HALVINGS = 60
+_LEAST = 1e-300
+"""What stands for a mean of 0, which is impossible as soon as there is a hit."""
 
 
 @attrs.frozen
@@ -114,9 +116,7 @@ def _slope(arm: Arm, mean: float) -> float:
 
 
 def _times_log(times: float, value: float) -> float:
-    if not times:
-        return 0.0
-    return times * math.log(value) if value > 0 else -math.inf
+    return times * math.log(max(value, _LEAST)) if times else 0.0
 
 
 def _log_beta(one: float, other: float) -> float:

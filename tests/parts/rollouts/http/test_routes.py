@@ -66,7 +66,6 @@ def test_what_is_wrong_is_told_with_its_place(client: Client) -> None:
 def test_another_tenant_sees_and_scores_nothing(client: Client) -> None:
     made = client.ok("POST", "/v1/rollouts", START)
     answer = ask(client, "ann")
-    client.key = client.platform.keys.create("globex").secret
-    other = client
+    other = client.another("globex")
     assert other.send("GET", f"/v1/rollouts/{made['id']}").status == 404
     assert other.send("PUT", f"/v1/rollouts/answers/{answer['id']}/scores/thumbs", {"value": True}).status == 404
