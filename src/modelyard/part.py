@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import attrs
 
@@ -164,10 +164,8 @@ class Capture(Protocol):
         """What a name means that no model has."""
         ...
 
-    @property
-    def details(self) -> bool:
-        """Whether the model is asked for log-probabilities and token ids."""
-        ...
+    details: ClassVar[bool]
+    """Whether the model is asked for log-probabilities and token ids."""
 
     def chosen(self, running: Any) -> str:
         """Return the name of the model that answers a request: "" for the one that it names."""

@@ -24,7 +24,7 @@ import attrs
 import numpy as np
 
 from modelyard.parts.rollouts.decisions import decide, standing
-from modelyard.parts.rollouts.records import UNIT, Rollout, RolloutChange, RolloutState, RolloutTally, Side
+from modelyard.parts.rollouts.records import UNIT, RolloutChange, RolloutState, RolloutTally, Side, StagedRollout
 from modelyard.parts.rollouts.sequence import PRIOR
 
 ALPHA, MARGIN, LEAST, RATE = 0.05, 0.1, 20, 0.8
@@ -171,7 +171,7 @@ def fixed_size(difference: float) -> int:
 def decided(counts: Array) -> RolloutChange:
     """Return what the part decides of hits and scores of baseline and candidate in the first stage."""
     of = "one", "acme", "desk", "model", "support", "prod", 0, 1, CANARY, "thumbs", MARGIN, 1 - ALPHA, False, LEAST
-    rollout = Rollout(*of, RolloutState.CANARY, 0, NOW, "host", NOW)
+    rollout = StagedRollout(*of, RolloutState.CANARY, 0, NOW, "host", NOW)
     tallies = {}
     for side, hits, count in ((Side.BASELINE, *counts[:2]), (Side.CANDIDATE, *counts[2:])):
         tally = RolloutTally("one", 0, side, "acme", "desk", scores=int(count), total=int(hits) * UNIT)

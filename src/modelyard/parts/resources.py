@@ -18,7 +18,7 @@ from modelyard.parts.operating.retry import Retry
 from modelyard.parts.responses.service import Responses
 from modelyard.parts.retention.service import Keep
 from modelyard.parts.review.service import Reviews
-from modelyard.parts.rollouts.service import RollOut, Rollouts
+from modelyard.parts.rollouts.service import RollOut, StagedRollouts
 from modelyard.parts.shares.service import Shares
 from modelyard.parts.sweeps.service import StartSweep, Sweeps
 from modelyard.parts.tinker.service import TrainingRuns
@@ -55,7 +55,7 @@ class StandardResources:
     """What one serves under a name: models with a prompt and parameters, in versions."""
     review: Reviews
     """Rows that people label, to check judges and correct their numbers."""
-    rollouts: Rollouts
+    rollouts: StagedRollouts
     """New checkpoints that come to the users of an alias in stages."""
     webhooks: Webhooks
     """Events that are posted to addresses of their owner."""

@@ -26,6 +26,8 @@ def clear(platform: Platform) -> None:
     for one in [*platform.rollouts.list()]:
         platform.rollouts.stop(one.id)
         platform.rollouts.delete(one.id)
+        platform.models.remove_alias(one.model_id, one.alias)
+        platform.models.delete(one.model_id)
 
 
 def record(yard: Any, platform: Platform) -> None:

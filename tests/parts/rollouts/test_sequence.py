@@ -2,12 +2,13 @@
 
 import math
 import random
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.parts.rollouts.records import place_of
+from modelyard.parts.rollouts.records import RolloutState, StagedRollout, place_of
 from modelyard.parts.rollouts.sequence import (
     Arm,
     interval_of_difference,
@@ -69,13 +70,9 @@ def test_of_nothing_all_is_possible() -> None:
 
 @given(st.text(max_size=20), st.lists(st.floats(0, 1), min_size=2, max_size=6))
 def test_who_has_the_candidate_keeps_it_as_shares_grow(user: str, shares: list[float]) -> None:
-    from datetime import UTC, datetime
-
-    from modelyard.parts.rollouts.records import Rollout, RolloutState
-
     now = datetime(2026, 1, 1, tzinfo=UTC)
     of = "one", "acme", "desk", "model", "support", "prod", 0, 1, (0.5, 1.0), "thumbs", 0.1, 0.95, False, 1
-    rollout = Rollout(*of, RolloutState.CANARY, 0, now, "host", now)
+    rollout = StagedRollout(*of, RolloutState.CANARY, 0, now, "host", now)
     place = place_of(rollout.user_digest(user))
     has = [place < share for share in sorted(shares)]
     assert has == sorted(has)

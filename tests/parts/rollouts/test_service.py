@@ -11,7 +11,7 @@ from each import each_case
 from modelyard import NotWorse, Platform, open_platform
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import Conflict, InvalidInput, NotFound
-from modelyard.parts.rollouts.records import Rollout, RolloutChange, RolloutState, Side
+from modelyard.parts.rollouts.records import RolloutChange, RolloutState, Side, StagedRollout
 from modelyard.parts.rollouts.upkeep import SETTLES
 from modelyard.testing.clock import ManualClock
 from rolled_out import ALIAS, GUARD, NAME, trained
@@ -25,7 +25,7 @@ def desk(platform: Platform) -> Platform:
     return platform
 
 
-def start(desk: Platform, **options: Any) -> Rollout:
+def start(desk: Platform, **options: Any) -> StagedRollout:
     return desk.rollouts.start(NAME, 1, **{"canary": CANARY, "guard": GUARD, "least": 5, **options})
 
 
@@ -38,7 +38,7 @@ def settle(desk: Platform) -> None:
     clock.advance(SETTLES.total_seconds())
 
 
-def use(desk: Platform, rollout: Rollout, good: Callable[[Side, int], bool], users: range) -> dict[int, Side]:
+def use(desk: Platform, rollout: StagedRollout, good: Callable[[Side, int], bool], users: range) -> dict[int, Side]:
     """Let users ask and score their answers; returns their arms."""
     arms = {}
     for user in users:

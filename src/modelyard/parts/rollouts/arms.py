@@ -15,7 +15,7 @@ from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.models import Model, ModelName
 from modelyard.domain.record import KEY
 from modelyard.domain.usage import cost
-from modelyard.parts.rollouts.records import Rollout, RolloutAnswer, RolloutState, RunningRollout, Side, place_of
+from modelyard.parts.rollouts.records import RolloutAnswer, RolloutState, RunningRollout, Side, StagedRollout, place_of
 from modelyard.platform.chat.running_completion import RunningCompletion
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
@@ -39,14 +39,14 @@ def capture_of(runtime: Runtime, snapshot: Snapshot, principal: Principal, name:
     running = None if model is None else get_or_none(snapshot, RunningRollout, model.id, named.alias)
     if running is None or snapshot.find(RegisteredEntry, KEY, name) is not None:
         return None
-    return RolloutCapture(snapshot.get(Rollout, running.rollout_id), name, runtime.cache.slot(ProcessRollouts))
+    return RolloutCapture(snapshot.get(StagedRollout, running.rollout_id), name, runtime.cache.slot(ProcessRollouts))
 
 
 @attrs.frozen
 class Placed:
     """The arm of a request, with the chance that it had."""
 
-    rollout: Rollout
+    rollout: StagedRollout
     stage: int
     side: Side
     propensity: float
@@ -57,7 +57,7 @@ class Placed:
 class Mirrored:
     """A request that is asked of the candidate, too."""
 
-    rollout: Rollout
+    rollout: StagedRollout
     request: CompletionRequest
     attribution: Attribution
     user: str
@@ -116,7 +116,7 @@ class ProcessRollouts:
 class RolloutCapture:
     """Divides the requests to a name between the arms of a rollout, and keeps which arm answered."""
 
-    rollout: Rollout
+    rollout: StagedRollout
     model: str
     process: ProcessRollouts
     details: ClassVar[bool] = False
@@ -152,7 +152,7 @@ class RolloutCapture:
         def step(tx: Tx) -> None:
             if keep is not None:
                 keep(tx)
-            if get_or_none(tx, Rollout, rollout.id) is not None:
+            if get_or_none(tx, StagedRollout, rollout.id) is not None:
                 tx.add(answer)
 
         return step

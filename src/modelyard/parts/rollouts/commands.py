@@ -18,7 +18,7 @@ from modelyard.cli.terminal import (
 )
 from modelyard.domain.promotion import NotWorse
 from modelyard.errors import InvalidInput
-from modelyard.parts.rollouts.service import CANARY, LEAST, THUMBS, Rollouts, Shadow
+from modelyard.parts.rollouts.service import CANARY, LEAST, THUMBS, StagedRollouts
 from modelyard.platform.models.promotion import PROD
 
 LISTED = ("id", "model", "alias", "baseline", "step", "state", "stage", "metric", "created_at")
@@ -68,11 +68,11 @@ def start_rollout(
     limits = dict(map(_limit, also))
     lower = (metric,) if lower_is_better else ()
     guard = NotWorse(metric, margin=margin, confidence=confidence, lower_is_better=lower)
-    mirrored = None if shadow is None else Shadow(shadow, shadow_share, purse)
+    mirrored = None if shadow is None else {"answers": shadow, "share": shadow_share, "purse": purse}
     with opened(store) as platform:
         made = (
             in_own_name(platform)
-            .part(Rollouts)
+            .part(StagedRollouts)
             .start(model, step, alias, canary=_shares(canary), guard=guard, least=least, also=limits, shadow=mirrored)
         )
         click.echo(made.id)
@@ -100,7 +100,7 @@ def _shares(text: str) -> list[float]:
 def list_rollouts(store: StoreName, entity: str | None, as_json: bool) -> None:
     """List the newest rollouts and how far they are."""
     with opened(store) as platform:
-        found = platform.part(Rollouts).list(entity=entity, order="desc")
+        found = platform.part(StagedRollouts).list(entity=entity, order="desc")
         show_values(as_json, LISTED, list(islice(found, MOST_LISTED)))
 
 
@@ -111,7 +111,7 @@ def list_rollouts(store: StoreName, entity: str | None, as_json: bool) -> None:
 def show_rollout(store: StoreName, rollout: str, as_json: bool) -> None:
     """Show what ROLLOUT has decided, and the looks between."""
     with opened(store) as platform:
-        own = platform.part(Rollouts)
+        own = platform.part(StagedRollouts)
         one, found, steps = own.get(rollout), own.standing(rollout), list(islice(own.steps(rollout), MOST_LISTED))
     if as_json:
         decided = [attrs.asdict(step) for step in steps]
@@ -136,7 +136,7 @@ def show_rollout(store: StoreName, rollout: str, as_json: bool) -> None:
 def score_answer(store: StoreName, request: str, value: float, metric: str) -> None:
     """Keep VALUE, from 0 to 1, as a score of the answer to REQUEST."""
     with opened(store) as platform:
-        made = platform.part(Rollouts).score(request, value, metric)
+        made = platform.part(StagedRollouts).score(request, value, metric)
         click.echo(f"{made.side}: {made.metric} {made.value:g}")
 
 
@@ -147,7 +147,7 @@ def score_answer(store: StoreName, request: str, value: float, metric: str) -> N
 def stop_rollout(store: StoreName, rollout: str, reason: str) -> None:
     """Stop ROLLOUT: all users get what they had before it."""
     with opened(store) as platform:
-        stopped = in_own_name(platform).part(Rollouts).stop(rollout, reason)
+        stopped = in_own_name(platform).part(StagedRollouts).stop(rollout, reason)
         click.echo(f"{stopped.state}: {stopped.reason}" if stopped.reason else stopped.state.value)
 
 
@@ -157,4 +157,4 @@ def stop_rollout(store: StoreName, rollout: str, reason: str) -> None:
 def delete_rollout(store: StoreName, rollout: str) -> None:
     """Delete ROLLOUT, which has ended, with its answers and scores."""
     with opened(store) as platform:
-        click.echo(platform.part(Rollouts).delete(rollout).id)
+        click.echo(platform.part(StagedRollouts).delete(rollout).id)

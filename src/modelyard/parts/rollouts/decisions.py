@@ -5,7 +5,7 @@ from datetime import datetime
 
 import attrs
 
-from modelyard.parts.rollouts.records import UNIT, Rollout, RolloutChange, RolloutState, RolloutTally, Side
+from modelyard.parts.rollouts.records import UNIT, RolloutChange, RolloutState, RolloutTally, Side, StagedRollout
 from modelyard.parts.rollouts.sequence import Arm, interval_of_difference, interval_of_mean
 
 SLOW_SHARE = 0.05
@@ -53,7 +53,7 @@ class Decision:
     reason: str = ""
 
 
-def standing(rollout: Rollout, tallies: Tallies) -> Standing:
+def standing(rollout: StagedRollout, tallies: Tallies) -> Standing:
     """Return how a rollout stands in the stage that it is in. While all users have the candidate, the baseline is that
     of the stage before."""
     stage = rollout.stage
@@ -67,7 +67,7 @@ def standing(rollout: Rollout, tallies: Tallies) -> Standing:
     return Standing(stage, baseline, candidate, rollout.margin, difference, found.low, found.high, limits)
 
 
-def decide(rollout: Rollout, found: Standing, now: datetime) -> Decision:
+def decide(rollout: StagedRollout, found: Standing, now: datetime) -> Decision:
     """Return what follows. The same is known again after a crash, and the same is decided."""
     for one in found.limits:
         if one.low > one.most:
@@ -91,17 +91,17 @@ def decide(rollout: Rollout, found: Standing, now: datetime) -> Decision:
     return Decision(RolloutChange.LOOKED)
 
 
-def _tally(rollout: Rollout, tallies: Tallies, stage: int, side: Side = Side.CANDIDATE) -> RolloutTally:
+def _tally(rollout: StagedRollout, tallies: Tallies, stage: int, side: Side = Side.CANDIDATE) -> RolloutTally:
     known = tallies.get((stage, side))
     return known or RolloutTally(rollout.id, stage, side, rollout.entity, rollout.project)
 
 
-def _arm(rollout: Rollout, tally: RolloutTally) -> Arm:
+def _arm(rollout: StagedRollout, tally: RolloutTally) -> Arm:
     total = tally.total / UNIT
     return Arm(tally.scores, tally.scores - total if rollout.lower_is_better else total)
 
 
-def _limited(rollout: Rollout, tally: RolloutTally, name: str) -> Limited:
+def _limited(rollout: StagedRollout, tally: RolloutTally, name: str) -> Limited:
     """Return the confidence sequence of what the candidate has of a limit."""
     limit, of, unit = rollout.limits[name], tally.answers, 1.0
     most = limit

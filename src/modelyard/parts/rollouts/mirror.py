@@ -21,11 +21,11 @@ from modelyard.parts.rollouts.arms import Mirrored, Placed, ProcessRollouts, ans
 from modelyard.parts.rollouts.decisions import Decision, standing
 from modelyard.parts.rollouts.records import (
     SHADOW_STAGE,
-    Rollout,
     RolloutChange,
     RolloutCursor,
     RolloutState,
     Side,
+    StagedRollout,
 )
 from modelyard.parts.rollouts.upkeep import carry_out, tallies_of
 from modelyard.platform.chat.pipeline import CompletionPipeline
@@ -105,7 +105,7 @@ class MirroredCompletion(CompletionPipeline):
 
 
 def _reserve(runtime: Runtime, rollout_id: str, most: Decimal, id: str, tx: Tx) -> bool:
-    rollout, cursor = get_or_none(tx, Rollout, rollout_id), get_or_none(tx, RolloutCursor, rollout_id)
+    rollout, cursor = get_or_none(tx, StagedRollout, rollout_id), get_or_none(tx, RolloutCursor, rollout_id)
     if rollout is None or cursor is None or rollout.state is not RolloutState.SHADOW:
         return False
     if cursor.spent + most > rollout.purse:

@@ -7,8 +7,8 @@ from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, bar, empty,
 from modelyard.parts.reports.html import Html, facts, joined, section, table, tag
 from modelyard.parts.reports.line_plot import Panel, Plot, Series
 from modelyard.parts.rollouts.decisions import Standing
-from modelyard.parts.rollouts.records import Rollout, RolloutChange, RolloutStep, RolloutTally
-from modelyard.parts.rollouts.service import Rollouts
+from modelyard.parts.rollouts.records import RolloutChange, RolloutStep, RolloutTally, StagedRollout
+from modelyard.parts.rollouts.service import StagedRollouts
 
 SHOWN = 200
 MOST_STEPS = 2000
@@ -33,29 +33,29 @@ _ARMS = [
 
 
 def has_rollout(view: View) -> bool:
-    return next(iter(view.platform.part(Rollouts).list()), None) is not None
+    return next(iter(view.platform.part(StagedRollouts).list()), None) is not None
 
 
 def listed(view: View) -> HtmlPage:
-    found = [_line(view, one) for one in islice(view.platform.part(Rollouts).list(order="desc"), SHOWN)]
+    found = [_line(view, one) for one in islice(view.platform.part(StagedRollouts).list(order="desc"), SHOWN)]
     nothing = empty("No rollout yet. Bring a step to the users of an alias:", "modelyard rollouts start desk/support 7")
     lead = "Checkpoints that come to users in stages, and go back by themselves if they are worse."
     return HtmlPage("Rollouts", table(_COLUMNS, found) if found else nothing, lead=lead)
 
 
-def _line(view: View, one: Rollout) -> tuple[object, ...]:
+def _line(view: View, one: StagedRollout) -> tuple[object, ...]:
     link, guard = view.link(short_id(one.id), "rollouts", one.id), f"{one.metric}, {one.margin:g}"
     model, steps = f"{one.project}/{one.model}:{one.alias}", f"{one.baseline} to {one.step}"
     return link, model, steps, status_chip(one.state), _share(one), guard, when(one.since)
 
 
-def _share(one: Rollout) -> Html:
+def _share(one: StagedRollout) -> Html:
     share = one.share_of(one.stage)
     return bar(share, 1.0, f"{share:.0%}")
 
 
 def shown(view: View) -> HtmlPage:
-    rollouts = view.platform.part(Rollouts)
+    rollouts = view.platform.part(StagedRollouts)
     one = rollouts.get(view.params["rollout"])
     found, steps = rollouts.standing(one.id), list(islice(rollouts.steps(one.id), MOST_STEPS))
     pairs = [
@@ -72,7 +72,7 @@ def shown(view: View) -> HtmlPage:
     return HtmlPage(title, joined(parts), lead=lead, live=not one.state.ended)
 
 
-def _plots(one: Rollout, steps: Sequence[RolloutStep]) -> Html:
+def _plots(one: StagedRollout, steps: Sequence[RolloutStep]) -> Html:
     """Draw the sequence of each stage over the number of scores, and its boundary."""
     drawn = []
     for stage in dict.fromkeys(step.stage for step in steps):
@@ -93,7 +93,7 @@ def _plots(one: Rollout, steps: Sequence[RolloutStep]) -> Html:
     return section("The sequence", joined(drawn)) if drawn else Html("")
 
 
-def _arms(one: Rollout, found: Standing) -> Html:
+def _arms(one: StagedRollout, found: Standing) -> Html:
     arms = ((f"step {one.baseline}", found.baseline), (f"step {one.step}", found.candidate))
     return section("This stage", table(_ARMS, [_arm(name, tally) for name, tally in arms], "narrow"))
 
@@ -119,12 +119,12 @@ def _is_decision(step: RolloutStep) -> bool:
     return step.change is not RolloutChange.LOOKED
 
 
-def _stop(view: View, one: Rollout) -> Html:
+def _stop(view: View, one: StagedRollout) -> Html:
     if one.state.ended or not view.token:
         return Html("")
     return view.form_to("rollouts", one.id, "stop", content=[tag("button", "Stop", type="submit")])
 
 
 def stop(view: View) -> Redirect:
-    stopped = view.platform.part(Rollouts).stop(view.params["rollout"])
+    stopped = view.platform.part(StagedRollouts).stop(view.params["rollout"])
     return Redirect(view.url("rollouts", stopped.id))

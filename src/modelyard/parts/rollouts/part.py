@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from modelyard.domain.record import Record
     from modelyard.http.route import Route
     from modelyard.parts.rollouts.arms import RolloutCapture
-    from modelyard.parts.rollouts.service import RollOut, Rollouts
+    from modelyard.parts.rollouts.service import RollOut, StagedRollouts
     from modelyard.platform.runtime import Runtime
     from modelyard.protocols import Snapshot, Tx
     from modelyard.stores.table_changes import SchemaChange
@@ -28,8 +28,8 @@ def _changes() -> "Sequence[SchemaChange]":
     return CHANGES
 
 
-def _rollouts() -> "type[Rollouts]":
-    from modelyard.parts.rollouts.service import Rollouts as resource
+def _rollouts() -> "type[StagedRollouts]":
+    from modelyard.parts.rollouts.service import StagedRollouts as resource
 
     return resource
 

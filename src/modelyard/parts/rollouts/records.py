@@ -57,7 +57,7 @@ class RolloutChange(StrEnum):
 
 
 @attrs.frozen
-class Rollout:
+class StagedRollout:
     """How a step of a model comes to the users of an alias.
 
     `canary` are the shares of users that have the candidate, one after the other, the last of them 1; `stage` is the
@@ -255,14 +255,14 @@ def checked_score(value: object) -> float:
     return round(float(value) * UNIT) / UNIT
 
 
-_WITH_ITS_ROLLOUT: Mapping[type, str] = {Rollout: "by_rollout"}
+_WITH_ITS_ROLLOUT: Mapping[type, str] = {StagedRollout: "by_rollout"}
 _INDEXES = {"by_rollout": Index(("rollout_id",)), "by_entity": Index(("entity",))}
 _BY_STAGE = {"by_rollout": Index(("rollout_id",), ("stage",)), "by_entity": Index(("entity",))}
 _DOMAIN = ("entity", "entity")
 
 RECORDS = (
     Record(
-        Rollout,
+        StagedRollout,
         "rollouts",
         ("id",),
         indexes={

@@ -17,8 +17,8 @@ from modelyard.http.listing import NAMESPACE, PAGING, page_class, requested_page
 from modelyard.http.message import Response, answering, json_response, problems_at
 from modelyard.http.route import Body, Parameter, Route, RouteCall, documented_route
 from modelyard.parts.rollouts.decisions import Standing
-from modelyard.parts.rollouts.records import Rollout, RolloutAnswer, RolloutScore, RolloutTally
-from modelyard.parts.rollouts.service import CANARY, LEAST, MOST_LEAST, THUMBS, Rollouts, Shadow
+from modelyard.parts.rollouts.records import RolloutAnswer, RolloutScore, RolloutTally, StagedRollout
+from modelyard.parts.rollouts.service import CANARY, LEAST, MOST_LEAST, THUMBS, StagedRollouts
 from modelyard.platform.models.promotion import PROD
 
 ROLLOUTS = "/v1/rollouts"
@@ -189,7 +189,7 @@ def _money(amount: Any) -> str:
     return f"{amount:f}"
 
 
-def rollout_object(one: Rollout) -> RolloutObject:
+def rollout_object(one: StagedRollout) -> RolloutObject:
     shown = {field.name: getattr(one, field.name) for field in attrs.fields(RolloutObject) if field.name != "also"}
     return RolloutObject(**shown, also=one.limits)
 
@@ -218,17 +218,17 @@ def standing_object(found: Standing) -> RolloutStanding:
     return RolloutStanding(found.stage, *arms, found.margin, found.difference, found.low, found.high, limits)
 
 
-def _of(call: RouteCall) -> Rollouts:
-    return call.platform.part(Rollouts)
+def _of(call: RouteCall) -> StagedRollouts:
+    return call.platform.part(StagedRollouts)
 
 
-def start_rollout(call: RouteCall) -> Rollout:
+def start_rollout(call: RouteCall) -> StagedRollout:
     """Bring a step of a model to the users of an alias in stages."""
     body = structure_exactly(NewRollout, call.body, "body")
     said = body.guard
     lower = (said.metric,) if said.lower_is_better else ()
     guard = NotWorse(said.metric, margin=said.margin, confidence=said.confidence, lower_is_better=lower)
-    shadow = None if body.shadow is None else Shadow(body.shadow.answers, body.shadow.share, body.shadow.purse)
+    shadow = None if body.shadow is None else attrs.asdict(body.shadow)
     with problems_at("body"):
         return _of(call).start(
             body.model,

@@ -21,7 +21,6 @@ from modelyard.parts.rollouts.records import (
     MAX_METRIC,
     SHADOW_STAGE,
     UNIT,
-    Rollout,
     RolloutAnswer,
     RolloutChange,
     RolloutCursor,
@@ -30,6 +29,7 @@ from modelyard.parts.rollouts.records import (
     RolloutStep,
     RolloutUser,
     RunningRollout,
+    StagedRollout,
     checked_score,
 )
 from modelyard.platform.checkpoints.aliases import found_alias
@@ -52,17 +52,11 @@ MAX_ID = 128
 _number = int | float
 
 
-@attrs.frozen
-class Shadow:
-    """How requests are mirrored before any user has the candidate: a `share` of the answers, until there are so many
-    `answers` of it, for at most `purse` USD."""
-
-    answers: int = 100
-    share: float = 0.1
-    purse: Decimal | str = Decimal(1)
+SHADOW: Mapping[str, Any] = {"answers": 100, "share": 0.1, "purse": "1"}
+"""How requests are mirrored unless something else is said."""
 
 
-class Rollouts:
+class StagedRollouts:
     """The rollouts that a principal may see.
 
     rollout = platform.rollouts.start("desk/support", 7, guard=NotWorse("thumbs", margin=0.02))
@@ -85,15 +79,16 @@ class Rollouts:
         guard: NotWorse | None = None,
         least: int = LEAST,
         also: Mapping[str, float] = EMPTY,
-        shadow: Shadow | None = None,
-    ) -> Rollout:
+        shadow: Mapping[str, Any] | None = None,
+    ) -> StagedRollout:
         """Bring a step of a model to the users of an alias, a share of `canary` after the other; the last is 1, all.
 
         A stage ends when `guard` is shown, by a confidence sequence of the users' scores, and there are `least` scores
         of each arm: the metric is its `evaluation`, better if greater unless `lower_is_better` names it, and may be
         worse by its `margin`. If it is shown to be worse than that, or above a limit of `also` ("errors", the share of
         requests that fail; "p95", in seconds; "cost", the mean of an answer in USD), the alias points back. With
-        `shadow`, requests are mirrored first. Raises `NotFound`, `InvalidInput`, and `Conflict` while another rollout
+        `shadow`, requests are mirrored first: a "share" of the answers (0.1), until there are so many "answers" (100),
+        for at most "purse" USD (1). Raises `NotFound`, `InvalidInput`, and `Conflict` while another rollout
         runs on the alias, or if that points to the step already.
         """
         rule = NotWorse(THUMBS, margin=0.02) if guard is None else guard
@@ -105,7 +100,7 @@ class Rollouts:
         id_, now, by = self._runtime.ids(), self._runtime.clock.now(), self._principal.key_id or self._principal.name
         first = SHADOW_STAGE if mirrored else 0
 
-        def begin(tx: Tx) -> Rollout:
+        def begin(tx: Tx) -> StagedRollout:
             found = named_model(tx, self._principal, model)
             candidate, pointed = found_checkpoint(tx, found, step), found_alias(tx, found, alias)
             if pointed.step == step:
@@ -114,7 +109,7 @@ class Rollouts:
             if running is not None:
                 raise Conflict(f"rollout {running.rollout_id} runs on {alias!r}; stop it first")
             place = found.entity, found.project
-            rollout = Rollout(
+            rollout = StagedRollout(
                 id_,
                 *place,
                 found.id,
@@ -148,7 +143,7 @@ class Rollouts:
 
         return self._runtime.store.transact(begin)
 
-    def get(self, rollout_id: str) -> Rollout:
+    def get(self, rollout_id: str) -> StagedRollout:
         """Return a rollout. Raises `NotFound`."""
         return self._runtime.store.read(lambda snapshot: self._rollout(snapshot, rollout_id))
 
@@ -159,7 +154,7 @@ class Rollouts:
         project: str | None = None,
         entity: str | None = None,
         order: Order = "asc",
-    ) -> Listing[Rollout]:
+    ) -> Listing[StagedRollout]:
         """List rollouts, the oldest first, of all models or of one. Raises `NotFound`, `Forbidden`."""
         if model is not None:
             found = self._runtime.store.read(lambda snapshot: named_model(snapshot, self._principal, model))
@@ -168,16 +163,16 @@ class Rollouts:
             entity = listed_entity(self._principal, entity, project)
             index, *where = listed_index(entity, project)
         place = partial(self._place, index)
-        return index_listing(self._runtime, Rollout, index, *where, place=place, order=order, keep=self._sees)
+        return index_listing(self._runtime, StagedRollout, index, *where, place=place, order=order, keep=self._sees)
 
-    def stop(self, rollout_id: str, reason: str = "") -> Rollout:
+    def stop(self, rollout_id: str, reason: str = "") -> StagedRollout:
         """Stop a rollout: the alias points to what it did before it. Of one that has ended, nothing changes. Raises
         `NotFound`, `InvalidInput`."""
         if not isinstance(reason, str) or len(reason) > 1000 or "\0" in reason:
             raise InvalidInput.at("reason", msg="must be a text of at most 1000 characters, without NUL")
         id_, now, by = self._runtime.ids(), self._runtime.clock.now(), self._principal.key_id or self._principal.name
 
-        def step(tx: Tx) -> Rollout:
+        def step(tx: Tx) -> StagedRollout:
             rollout = self._rollout(tx, rollout_id)
             if rollout.state.ended:
                 return rollout
@@ -188,20 +183,20 @@ class Rollouts:
 
         return self._runtime.store.transact(step)
 
-    def delete(self, rollout_id: str) -> Rollout:
+    def delete(self, rollout_id: str) -> StagedRollout:
         """Delete a rollout with its answers and scores. Raises `NotFound`, and `Conflict` while it runs."""
 
-        def step(tx: Tx) -> Rollout:
+        def step(tx: Tx) -> StagedRollout:
             rollout = self._rollout(tx, rollout_id)
             if not rollout.state.ended:
                 raise Conflict(f"rollout {rollout.id} runs; stop it first")
             remove_owned(tx, self._runtime.records, rollout)
-            tx.remove(Rollout, rollout.id)
+            tx.remove(StagedRollout, rollout.id)
             return rollout
 
         return self._runtime.store.transact(step)
 
-    def look(self, rollout_id: str) -> Rollout:
+    def look(self, rollout_id: str) -> StagedRollout:
         """Look at a rollout now, as workers and served platforms do each second. Raises `NotFound`."""
         rollout = self.get(rollout_id)
         failed = self._runtime.cache.slot(ProcessRollouts).take_failed(rollout.id)
@@ -259,7 +254,7 @@ class Rollouts:
         now = self._runtime.clock.now()
 
         def step(tx: Tx) -> RolloutScore:
-            rollout = tx.get(Rollout, self._answer(tx, answer.id).rollout_id)
+            rollout = tx.get(StagedRollout, self._answer(tx, answer.id).rollout_id)
             known = get_or_none(tx, RolloutScore, answer.id, metric)
             if known is not None:
                 if known.value != number:
@@ -282,8 +277,8 @@ class Rollouts:
 
     # ---- what is seen
 
-    def _rollout(self, snapshot: Snapshot, rollout_id: str) -> Rollout:
-        found = get_or_none(snapshot, Rollout, rollout_id)
+    def _rollout(self, snapshot: Snapshot, rollout_id: str) -> StagedRollout:
+        found = get_or_none(snapshot, StagedRollout, rollout_id)
         if found is None or not self._sees(found):
             raise NotFound("Rollout", rollout_id)
         return found
@@ -295,17 +290,17 @@ class Rollouts:
             raise NotFound("Answer under a rollout", id)
         return found
 
-    def _sees(self, rollout: Rollout) -> bool:
+    def _sees(self, rollout: StagedRollout) -> bool:
         return self._principal.scope.covers(rollout.entity, rollout.project)
 
     def _place(self, index: str, rollout_id: str, snapshot: Snapshot) -> Cursor:
-        return cursor_at(Rollout, index, self._rollout(snapshot, rollout_id))
+        return cursor_at(StagedRollout, index, self._rollout(snapshot, rollout_id))
 
 
-class RollOut(Rollouts):
+class RollOut(StagedRollouts):
     """Starts a rollout: `platform.models.roll_out`, called as `platform.rollouts.start` is."""
 
-    __call__ = Rollouts.start
+    __call__ = StagedRollouts.start
 
 
 def _is_number(value: object) -> bool:
@@ -356,19 +351,20 @@ def _checked_limits(also: object) -> Mapping[str, float]:
     return {name: float(limit) for name, limit in also.items()}
 
 
-def _checked_shadow(shadow: object) -> Mapping[str, Any]:
-    if not isinstance(shadow, Shadow):
-        raise InvalidInput.at("shadow", msg='must be Shadow(answers=100, share=0.1, purse="1.00"), or nothing')
-    _check_whole(shadow.answers, "answers", 1, MOST_ANSWERS)
-    if not _is_number(shadow.share) or not 0 < shadow.share <= 1:
+def _checked_shadow(given: object) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping) or not {*given} <= {*SHADOW}:
+        raise InvalidInput.at("shadow", msg='must be such as {"answers": 100, "share": 0.1, "purse": "1"}, or nothing')
+    shadow = {**SHADOW, **given}
+    _check_whole(shadow["answers"], "answers", 1, MOST_ANSWERS)
+    if not _is_number(shadow["share"]) or not 0 < shadow["share"] <= 1:
         raise InvalidInput.at("shadow", "share", msg="must be more than 0 and at most 1")
     try:
-        purse = Decimal(shadow.purse)
+        purse = Decimal(shadow["purse"])
     except (InvalidOperation, TypeError, ValueError):
         purse = Decimal(-1)
     if not purse.is_finite() or not 0 <= purse < 10**9:
         raise InvalidInput.at("shadow", "purse", msg="must be an amount in USD, 0 or more")
-    return {"answers": shadow.answers, "share": float(shadow.share), "purse": f"{purse:f}"}
+    return {"answers": shadow["answers"], "share": float(shadow["share"]), "purse": f"{purse:f}"}
 
 
 def _check_whole(value: object, name: str, least: int, most: int) -> None:

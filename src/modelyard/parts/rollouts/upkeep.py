@@ -20,7 +20,6 @@ from modelyard.parts.rollouts.arms import Failed, ProcessRollouts
 from modelyard.parts.rollouts.decisions import COUNTED_UP_TO, Decision, Standing, Tallies, decide, standing
 from modelyard.parts.rollouts.records import (
     UNIT,
-    Rollout,
     RolloutAnswer,
     RolloutChange,
     RolloutCursor,
@@ -29,6 +28,7 @@ from modelyard.parts.rollouts.records import (
     RolloutTally,
     RunningRollout,
     Side,
+    StagedRollout,
 )
 from modelyard.platform.checkpoints.aliases import promote, roll_back
 from modelyard.platform.paging import get_or_none, iter_index
@@ -62,7 +62,7 @@ def look(runtime: Runtime) -> None:
             log.warning("rollout %s could not be looked at: %s", running.rollout_id, fault)
 
 
-def look_at(runtime: Runtime, rollout_id: str, failed: Failed | None = None) -> Rollout:
+def look_at(runtime: Runtime, rollout_id: str, failed: Failed | None = None) -> StagedRollout:
     """Count what is new of a rollout, decide, and do what was decided. Returns it as it is then."""
     while True:
         found, more = runtime.store.transact(partial(_look, runtime, rollout_id, failed or Counter(), runtime.ids()))
@@ -71,8 +71,8 @@ def look_at(runtime: Runtime, rollout_id: str, failed: Failed | None = None) -> 
         failed = None
 
 
-def _look(runtime: Runtime, rollout_id: str, failed: Failed, id: str, tx: Tx) -> tuple[Rollout, bool]:
-    rollout, now = tx.get(Rollout, rollout_id), runtime.clock.now()
+def _look(runtime: Runtime, rollout_id: str, failed: Failed, id: str, tx: Tx) -> tuple[StagedRollout, bool]:
+    rollout, now = tx.get(StagedRollout, rollout_id), runtime.clock.now()
     if rollout.state.ended:
         return rollout, False
     more = _count(tx, rollout, failed)
@@ -87,8 +87,8 @@ def _look(runtime: Runtime, rollout_id: str, failed: Failed, id: str, tx: Tx) ->
 
 
 def carry_out(
-    runtime: Runtime, tx: Tx, rollout: Rollout, found: Standing, decided: Decision, id: str, now: datetime
-) -> Rollout:
+    runtime: Runtime, tx: Tx, rollout: StagedRollout, found: Standing, decided: Decision, id: str, now: datetime
+) -> StagedRollout:
     """Do what was decided, and record it; a look that came to nothing is kept now and then."""
     change, reason = decided.change, decided.reason
     if change is RolloutChange.LOOKED:
@@ -115,7 +115,7 @@ def carry_out(
     return changed
 
 
-def end(tx: Tx, rollout: Rollout) -> None:
+def end(tx: Tx, rollout: StagedRollout) -> None:
     """Divide no more requests, and let the candidate go."""
     running = get_or_none(tx, RunningRollout, rollout.model_id, rollout.alias)
     if running is not None and running.rollout_id == rollout.id:
@@ -130,7 +130,7 @@ def on_alias_moved(runtime: Runtime, tx: Tx, moved: Promotion) -> None:
     running = get_or_none(tx, RunningRollout, moved.model_id, moved.alias)
     if running is None or moved.verdict.get(ROLLOUT) == running.rollout_id:
         return
-    rollout = tx.get(Rollout, running.rollout_id)
+    rollout = tx.get(StagedRollout, running.rollout_id)
     where = "removed" if moved.step is None else f"pointed to step {moved.step}"
     reason = f"the alias was {where} by {moved.by}"
     found = standing(rollout, tallies_of(tx, rollout))
@@ -140,14 +140,14 @@ def on_alias_moved(runtime: Runtime, tx: Tx, moved: Promotion) -> None:
 # ---- the alias
 
 
-def _move(runtime: Runtime, tx: Tx, rollout: Rollout, found: Standing, id: str, now: datetime) -> None:
+def _move(runtime: Runtime, tx: Tx, rollout: StagedRollout, found: Standing, id: str, now: datetime) -> None:
     asked = _promotion(rollout, found, Change.PROMOTED, id, now)
     made = promote(tx, attrs.evolve(asked, step=rollout.step, from_step=rollout.baseline))
     if made.id == id:
         runtime.tell(tx, made)
 
 
-def _move_back(runtime: Runtime, tx: Tx, rollout: Rollout, found: Standing, id: str, now: datetime) -> None:
+def _move_back(runtime: Runtime, tx: Tx, rollout: StagedRollout, found: Standing, id: str, now: datetime) -> None:
     alias = get_or_none(tx, Alias, rollout.model_id, rollout.alias)
     if alias is None or alias.step != rollout.step:
         return
@@ -155,7 +155,7 @@ def _move_back(runtime: Runtime, tx: Tx, rollout: Rollout, found: Standing, id: 
     runtime.tell(tx, roll_back(tx, _promotion(rollout, found, Change.ROLLED_BACK, id, now), model))
 
 
-def _promotion(rollout: Rollout, found: Standing, change: Change, id: str, now: datetime) -> Promotion:
+def _promotion(rollout: StagedRollout, found: Standing, change: Change, id: str, now: datetime) -> Promotion:
     verdict = {
         ROLLOUT: rollout.id,
         "outcome": "not worse" if change is Change.PROMOTED else "worse",
@@ -172,20 +172,20 @@ def _promotion(rollout: Rollout, found: Standing, change: Change, id: str, now: 
     return Promotion(id, *place, 0, change, None, None, rollout.by, now, verdict=verdict)
 
 
-def _exists(tx: Tx, rollout: Rollout, step: int) -> bool:
+def _exists(tx: Tx, rollout: StagedRollout, step: int) -> bool:
     return tx.find(Checkpoint, "step", rollout.model_id, step) is not None
 
 
 # ---- what is counted
 
 
-def tallies_of(snapshot: Snapshot, rollout: Rollout) -> Tallies:
+def tallies_of(snapshot: Snapshot, rollout: StagedRollout) -> Tallies:
     """Return what a rollout has counted, by stage and arm."""
     every = snapshot.page(RolloutTally, "by_rollout", rollout.id, limit=AT_ONCE)
     return {(one.stage, one.side): one for one in every}
 
 
-def add_to_tally(tx: Tx, rollout: Rollout, stage: int, side: Side, **more: Any) -> None:
+def add_to_tally(tx: Tx, rollout: StagedRollout, stage: int, side: Side, **more: Any) -> None:
     """Add to the sums of an arm."""
     _add(tx, RolloutTally(rollout.id, stage, side, rollout.entity, rollout.project, **more))
 
@@ -203,7 +203,7 @@ def _add(tx: Tx, more: RolloutTally) -> None:
 _SUMS = ("scores", "total", "answers", "failed", "slow", "over", "cost")
 
 
-def _count(tx: Tx, rollout: Rollout, failed: Failed) -> bool:
+def _count(tx: Tx, rollout: StagedRollout, failed: Failed) -> bool:
     """Count the answers after the cursor, once, and these failed requests. Returns whether there are more."""
     for (_, stage, side), count in failed.items():
         add_to_tally(tx, rollout, stage, side, failed=count)
@@ -216,7 +216,7 @@ def _count(tx: Tx, rollout: Rollout, failed: Failed) -> bool:
     return len(answers) == AT_ONCE
 
 
-def _sums_of(rollout: Rollout, answers: Sequence[RolloutAnswer]) -> Iterator[RolloutTally]:
+def _sums_of(rollout: StagedRollout, answers: Sequence[RolloutAnswer]) -> Iterator[RolloutTally]:
     by_arm: dict[tuple[int, Side], list[RolloutAnswer]] = {}
     for one in answers:
         by_arm.setdefault((one.stage, one.side), []).append(one)
@@ -232,7 +232,7 @@ def _sums_of(rollout: Rollout, answers: Sequence[RolloutAnswer]) -> Iterator[Rol
 # ---- what is told
 
 
-def _is_news(tx: Tx, rollout: Rollout, found: Standing) -> bool:
+def _is_news(tx: Tx, rollout: StagedRollout, found: Standing) -> bool:
     last = tx.page(RolloutStep, "by_rollout", rollout.id, limit=1, descending=True)
     if not last or last[0].stage != found.stage:
         return True
@@ -240,7 +240,7 @@ def _is_news(tx: Tx, rollout: Rollout, found: Standing) -> bool:
     return found.baseline.scores + found.candidate.scores >= max(before + 1, before * GROWTH)
 
 
-def _note(tx: Tx, rollout: Rollout, found: Standing, change: RolloutChange, reason: str, now: datetime) -> None:
+def _note(tx: Tx, rollout: StagedRollout, found: Standing, change: RolloutChange, reason: str, now: datetime) -> None:
     scores = found.baseline.scores, found.candidate.scores
     place = rollout.id, rollout.changes + 1, rollout.entity, rollout.project, found.stage
     tx.add(RolloutStep(*place, change, *scores, found.difference, found.low, found.high, reason, now))

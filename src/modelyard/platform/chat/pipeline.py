@@ -2,8 +2,6 @@
 
 from functools import partial
 
-import attrs
-
 from modelyard.clock import unix_seconds
 from modelyard.domain.completion import Completion
 from modelyard.domain.frozen_fast import maker
@@ -22,8 +20,7 @@ from modelyard.platform.chat.backend_stream import (
     backend_failed,
 )
 from modelyard.platform.chat.booked_request import report_failed
-from modelyard.platform.chat.completion_plan import CompletionPlan
-from modelyard.platform.chat.plan import known_plan, make_plan
+from modelyard.platform.chat.plan import find_plan, known_plan
 from modelyard.platform.chat.running_completion import RunningCompletion
 from modelyard.platform.chat.short_ways_fast import ShortWays
 from modelyard.platform.usage.admission import reserve
@@ -56,11 +53,8 @@ class CompletionPipeline(RunningCompletion):
         short_ways = ShortWays(self)
         try:
             plan = known_plan(self.runtime, self.principal, self.attribution, self.given.model)
-            if plan is None:
-                plan = yield from self._resolve(self.given.model)
-            if plan.captures is not None and (name := plan.captures.chosen(self)):
-                found = known_plan(*self.asked[:3], name) or (yield from self._resolve(name))
-                plan = attrs.evolve(found, captures=plan.captures)
+            if plan is None or plan.captures is not None:
+                plan = yield from find_plan(self, plan)
             self.plan, self.backend = plan, plan.backend
             self.served = plan.served if self.span is None else self.span.traced(plan.served)
             if plan.counts_in_thread:
@@ -87,11 +81,6 @@ class CompletionPipeline(RunningCompletion):
             raise
         finally:
             self._leave()
-
-    def _resolve(self, model: str) -> Flow[CompletionPlan]:
-        """Find the model, its backend, and what limits the caller."""
-        threads = self.runtime.store_threads(self.principal.entity)
-        return (yield Call(partial(make_plan, *self.asked[:3], model), self.runtime.store.blocking, threads))  # type: ignore[no-any-return]
 
     def _reserve(self) -> Flow[Admission | None]:
         """Reserve the most that the request can cost, where a limit or a budget applies."""
