@@ -6,7 +6,16 @@ from modelyard import Platform
 from modelyard.domain.identity import Principal, Scope
 from rolled_out import trained
 
-TABLES: dict[str, str] = {}
+TABLES = {
+    "rollouts": "8ffb1bd153fc0226",
+    "running_rollouts": "5fe442ec92e7ebfe",
+    "rollout_answers": "c1f829031a47405b",
+    "rollout_scores": "4bc0da4fe2e3ed00",
+    "rollout_users": "dd7197c5ce86427e",
+    "rollout_tallies": "9412fb88fcb5d8f3",
+    "rollout_cursors": "8b36eb798b7689d5",
+    "rollout_steps": "09e21c89027f0019",
+}
 
 KEYED = ("/v1/rollouts",)
 
