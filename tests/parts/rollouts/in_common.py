@@ -19,6 +19,8 @@ TABLES = {
 
 KEYED = ("/v1/rollouts",)
 
+NOT_CREATING = {"/v1/rollouts/{rollout}/stop": "what has ended stays as it is"}
+
 
 def fill(platform: Platform) -> None:
     trained(platform, "of-theirs")

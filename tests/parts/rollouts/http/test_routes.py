@@ -69,3 +69,9 @@ def test_another_tenant_sees_and_scores_nothing(client: Client) -> None:
     other = client.another("globex")
     assert other.send("GET", f"/v1/rollouts/{made['id']}").status == 404
     assert other.send("PUT", f"/v1/rollouts/answers/{answer['id']}/scores/thumbs", {"value": True}).status == 404
+
+
+def test_with_a_key_a_rollout_is_started_once(client: Client) -> None:
+    first, again = (client.send("POST", "/v1/rollouts", START, headers=[("idempotency-key", "one")]) for _ in range(2))
+    assert (first.status, again.json) == (200, first.json)
+    assert client.send("POST", "/v1/rollouts", START).status == 409
