@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import attrs
 
@@ -158,11 +158,18 @@ class TrainedRecord(Protocol):
 
 
 class Capture(Protocol):
-    """What keeps the answers to a caller."""
+    """What keeps the answers to a caller, perhaps with their `details`, and may choose who gives them."""
 
     @property
     def model(self) -> str:
         """What a name means that no model has."""
+        ...
+
+    details: ClassVar[bool]
+    """Whether the model is asked for log-probabilities and token ids."""
+
+    def chosen(self, running: Any) -> str:
+        """Return the name of the model that answers a request: "" for the one that it names."""
         ...
 
     def __call__(
@@ -231,8 +238,8 @@ class Part:
     it writes are declared with `domain=("entity", "entity")`. `upkeep` is called each second while a platform is
     served, and by each worker, in a thread of its own.
 
-    `captures` returns what keeps the answers to a caller, with their log-probabilities and token ids. `submits` queues
-    a training job on data of its own kind, with the arguments of `platform.training.submit`; None for other data.
+    `captures` returns what keeps the answers that a caller gets under a name, or None. `submits` queues a training job
+    on data of its own kind, with the arguments of `platform.training.submit`; None for other data.
     `names` returns what the part serves under a name that no model has; None for one that is not of its form. `prices`
     returns a `ServedModel` with the prices of a request, which may depend on its prompt and on the time.
     """
@@ -258,7 +265,7 @@ class Part:
     trajectories: "Callable[[], Callable[..., Trajectory]] | None" = None
     on_event: "Callable[[Runtime, Tx, object], None] | None" = None
     upkeep: "Callable[[Runtime], None] | None" = None
-    captures: "Callable[[Runtime, Snapshot, Principal], Capture | None] | None" = None
+    captures: "Callable[[Runtime, Snapshot, Principal, str], Capture | None] | None" = None
     submits: "Callable[..., Any] | None" = None
     names: "Callable[[Runtime, Snapshot, Principal, str], Named | None] | None" = None
     prices: "Callable[[Runtime, Snapshot, Any], Any] | None" = None

@@ -18,6 +18,7 @@ from modelyard.parts.operating.retry import Retry
 from modelyard.parts.responses.service import Responses
 from modelyard.parts.retention.service import Keep
 from modelyard.parts.review.service import Reviews
+from modelyard.parts.rollouts.service import RollOut, StagedRollouts
 from modelyard.parts.routers.service import Routers
 from modelyard.parts.shares.service import Shares
 from modelyard.parts.sweeps.service import StartSweep, Sweeps
@@ -57,6 +58,8 @@ class StandardResources:
     """What one serves under a name: models with a prompt and parameters, in versions."""
     review: Reviews
     """Rows that people label, to check judges and correct their numbers."""
+    rollouts: StagedRollouts
+    """New checkpoints that come to the users of an alias in stages."""
     webhooks: Webhooks
     """Events that are posted to addresses of their owner."""
     metrics: Metrics
@@ -97,6 +100,8 @@ class ModelsMembers:
 
     export: ExportModel
     """Write a checkpoint where others load it: as an adapter, merged, or as a GGUF file."""
+    roll_out: RollOut
+    """Bring a step to the users of an alias in stages."""
     push: PushModel
     """Send a checkpoint to a hub."""
     import_adapter: ImportAdapter

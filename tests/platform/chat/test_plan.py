@@ -36,7 +36,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         models.append(model)
         return make(runtime, principal, attribution, model)
 
-    monkeypatch.setattr("modelyard.platform.chat.pipeline.make_plan", counted)
+    monkeypatch.setattr("modelyard.platform.chat.plan.make_plan", counted)
     return models
 
 

@@ -1,7 +1,7 @@
 """Keep what an episode's key is answered, in the transaction that books it, joined to the turns before it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -45,6 +45,11 @@ class EpisodeCapture:
     episode: Episode
     model: str
     known: KnownConversations
+    details: ClassVar[bool] = True
+
+    def chosen(self, running: RunningCompletion) -> str:
+        """Return "": the model that a request names answers it."""
+        return ""
 
     def __call__(
         self, running: RunningCompletion, completion: Completion, keep: Callable[[Tx], object] | None

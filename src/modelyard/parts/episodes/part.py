@@ -51,7 +51,7 @@ def _pages() -> "Sequence[DashboardPage]":
     )
 
 
-def _captures(runtime: "Runtime", snapshot: "Snapshot", principal: "Principal") -> "EpisodeCapture | None":
+def _captures(runtime: "Runtime", snapshot: "Snapshot", principal: "Principal", name: str) -> "EpisodeCapture | None":
     if not principal.name.startswith(KEY_NAME):
         return None
     from modelyard.parts.episodes.capture import capture_of

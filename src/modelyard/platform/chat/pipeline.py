@@ -1,7 +1,5 @@
 """One chat completion: resolve, check, reserve, stream, assemble, record. Written once, as a flow, for every caller."""
 
-from functools import partial
-
 from modelyard.clock import unix_seconds
 from modelyard.domain.completion import Completion
 from modelyard.domain.frozen_fast import maker
@@ -20,8 +18,7 @@ from modelyard.platform.chat.backend_stream import (
     backend_failed,
 )
 from modelyard.platform.chat.booked_request import report_failed
-from modelyard.platform.chat.completion_plan import CompletionPlan
-from modelyard.platform.chat.plan import known_plan, make_plan
+from modelyard.platform.chat.plan import find_plan, known_plan
 from modelyard.platform.chat.running_completion import RunningCompletion
 from modelyard.platform.chat.short_ways_fast import ShortWays
 from modelyard.platform.usage.admission import reserve
@@ -54,8 +51,8 @@ class CompletionPipeline(RunningCompletion):
         short_ways = ShortWays(self)
         try:
             plan = known_plan(self.runtime, self.principal, self.attribution, self.given.model)
-            if plan is None:
-                plan = yield from self._resolve()
+            if plan is None or plan.captures is not None:
+                plan = yield from find_plan(self, plan)
             self.plan, self.backend = plan, plan.backend
             self.served = plan.served if self.span is None else self.span.traced(plan.served)
             if plan.counts_in_thread:
@@ -82,11 +79,6 @@ class CompletionPipeline(RunningCompletion):
             raise
         finally:
             self._leave()
-
-    def _resolve(self) -> Flow[CompletionPlan]:
-        """Find the model, its backend, and what limits the caller."""
-        threads = self.runtime.store_threads(self.principal.entity)
-        return (yield Call(partial(make_plan, *self.asked), self.runtime.store.blocking, threads))  # type: ignore[no-any-return]
 
     def _reserve(self) -> Flow[Admission | None]:
         """Reserve the most that the request can cost, where a limit or a budget applies."""

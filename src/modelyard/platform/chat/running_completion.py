@@ -59,7 +59,7 @@ class RunningCompletion(BookedRequest):
             request = plan.asks(request)
             if self.client is not None:
                 self.client.asked = plan.named.name
-        if self.details or (plan is not None and plan.captures is not None):
+        if self.details or (plan is not None and plan.captures is not None and plan.captures.details):
             request = checks.with_details(request, capabilities)
         if request.tool_choice.mode is _REQUIRED:
             checks.check_tool_choice(request)

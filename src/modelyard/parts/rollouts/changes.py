@@ -1,0 +1,8 @@
+"""Changes of the tables of `rollouts` between versions, oldest first."""
+
+from modelyard.parts.rollouts.records import RECORDS
+from modelyard.stores.table_changes import AddTable, SchemaChange
+
+CHANGES: tuple[SchemaChange, ...] = (
+    SchemaChange("rollouts/0001_tables", [AddTable(record.cls) for record in RECORDS]),
+)

@@ -1,0 +1,129 @@
+"""The same requests asked of the candidate in the background, on a purse of its own, while nobody gets its answers.
+
+The most that a request can cost is reserved from the purse in a transaction before it is asked, and what it did not
+cost is given back in the one that keeps its answer. After a crash in between, the whole reservation stays spent: so
+what the ledger has of mirrored requests is never more than the purse, whoever mirrors.
+"""
+
+import threading
+from collections.abc import Callable
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import attrs
+
+from modelyard.domain.identity import Principal, Scope
+from modelyard.errors import ModelyardError, StoreClosed
+from modelyard.flow import run
+from modelyard.lazy import log
+from modelyard.parts.rollouts.arms import Mirrored, Placed, ProcessRollouts, answer_of
+from modelyard.parts.rollouts.decisions import Decision, standing
+from modelyard.parts.rollouts.records import (
+    SHADOW_STAGE,
+    RolloutChange,
+    RolloutCursor,
+    RolloutState,
+    Side,
+    StagedRollout,
+)
+from modelyard.parts.rollouts.upkeep import carry_out, tallies_of
+from modelyard.platform.chat.pipeline import CompletionPipeline
+from modelyard.platform.chat.plan import make_plan
+from modelyard.platform.paging import get_or_none
+from modelyard.platform.runtime import Runtime
+from modelyard.protocols import Tx
+
+NAME = "rollout"
+
+
+class Mirror:
+    """The thread of a process that mirrors, while there is something to mirror."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+
+    def wake(self, runtime: Runtime) -> None:
+        """Mirror what waits, in a thread of its own, unless it does already."""
+        if runtime.cache.slot(ProcessRollouts).mirrored and (self._thread is None or not self._thread.is_alive()):
+            self._thread = threading.Thread(
+                target=drain, args=(runtime,), name="modelyard-rollouts-mirror", daemon=True
+            )
+            self._thread.start()
+
+
+def drain(runtime: Runtime) -> None:
+    """Mirror every request that waits. What goes wrong is logged."""
+    waiting = runtime.cache.slot(ProcessRollouts).mirrored
+    while waiting and not runtime.cache.closed:
+        try:
+            mirror(runtime, waiting.popleft())
+        except (IndexError, StoreClosed):
+            return
+        except Exception:  # noqa: BLE001 - it is logged, and nobody waits for it
+            log.exception("a request could not be mirrored")
+
+
+def mirror(runtime: Runtime, asked: Mirrored) -> bool:
+    """Ask the candidate once, if the purse has what that can cost. Returns whether it was asked."""
+    rollout = asked.rollout
+    principal = Principal(NAME, rollout.entity, Scope(rollout.entity))
+    name = f"{rollout.entity}/{rollout.project}/{rollout.model}:step{rollout.step}"
+    request = attrs.evolve(asked.request, model=name, streamed=False, store=False)
+    one = MirroredCompletion(runtime, principal, request, asked.attribution)
+    placed = Placed(rollout, SHADOW_STAGE, Side.CANDIDATE, 1.0, asked.user)
+    try:
+        most = one.most()
+    except ModelyardError as error:
+        log.info("a request of rollout %s cannot be mirrored: %s", rollout.id, error)
+        runtime.cache.slot(ProcessRollouts).fail(placed)
+        return False
+    if not runtime.store.transact(partial(_reserve, runtime, rollout.id, most, runtime.ids())):
+        return False
+    answer: Any = None
+    try:
+        run(one.flow())
+    except ModelyardError as error:
+        log.info("a mirrored request of rollout %s failed: %s", rollout.id, error)
+        runtime.cache.slot(ProcessRollouts).fail(placed)
+    paid = Decimal(0) if one.entry is None else one.entry.cost
+    if one.whole and one.entry is not None:
+        answer = answer_of(one, placed, runtime.clock.monotonic() - one.began, paid, shadow=True)
+    runtime.store.transact(_settle(rollout.id, most - paid, answer))
+    return True
+
+
+class MirroredCompletion(CompletionPipeline):
+    """A completion that says what it can cost before it is asked."""
+
+    def most(self) -> Decimal:
+        """Return the most in USD that the request can cost. Raises as `flow` does."""
+        self.plan = plan = make_plan(*self.asked)
+        self.served, self.backend = plan.served, plan.backend
+        self._prepare()
+        return self.cost_with(self.max_tokens)
+
+
+def _reserve(runtime: Runtime, rollout_id: str, most: Decimal, id: str, tx: Tx) -> bool:
+    rollout, cursor = get_or_none(tx, StagedRollout, rollout_id), get_or_none(tx, RolloutCursor, rollout_id)
+    if rollout is None or cursor is None or rollout.state is not RolloutState.SHADOW:
+        return False
+    if cursor.spent + most > rollout.purse:
+        left = f"{rollout.purse - cursor.spent:f} of {rollout.purse:f} USD are left in the purse, and the next"
+        decided = Decision(RolloutChange.STOPPED, f"{left} mirrored request may cost {most:f}; give it more")
+        carry_out(runtime, tx, rollout, standing(rollout, tallies_of(tx, rollout)), decided, id, runtime.clock.now())
+        return False
+    tx.replace(attrs.evolve(cursor, spent=cursor.spent + most))
+    return True
+
+
+def _settle(rollout_id: str, unspent: Decimal, answer: Any) -> Callable[[Tx], None]:
+    def step(tx: Tx) -> None:
+        cursor = get_or_none(tx, RolloutCursor, rollout_id)
+        if cursor is None:
+            return
+        tx.replace(attrs.evolve(cursor, spent=cursor.spent - unspent))
+        if answer is not None:
+            tx.add(answer)
+
+    return step

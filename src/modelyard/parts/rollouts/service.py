@@ -1,0 +1,372 @@
+"""`platform.rollouts`: a new checkpoint comes to the users of an alias in stages, and goes back if it is worse."""
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import attrs
+
+from modelyard.domain.identity import Principal
+from modelyard.domain.models import Model
+from modelyard.domain.promotion import NotWorse, check_alias
+from modelyard.domain.record import EMPTY, Order
+from modelyard.errors import Conflict, InvalidInput, NotFound
+from modelyard.parts.rollouts import upkeep
+from modelyard.parts.rollouts.arms import ProcessRollouts
+from modelyard.parts.rollouts.decisions import Decision, Standing, standing
+from modelyard.parts.rollouts.records import (
+    LIMITS,
+    MAX_METRIC,
+    SHADOW_STAGE,
+    UNIT,
+    RolloutAnswer,
+    RolloutChange,
+    RolloutCursor,
+    RolloutScore,
+    RolloutState,
+    RolloutStep,
+    RolloutUser,
+    RunningRollout,
+    StagedRollout,
+    checked_score,
+)
+from modelyard.platform.checkpoints.aliases import found_alias
+from modelyard.platform.checkpoints.lookup import found_checkpoint, named_model
+from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.models.promotion import PROD
+from modelyard.platform.owned import remove_owned
+from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, listed_index
+from modelyard.platform.runtime import Runtime
+from modelyard.protocols import DomainStep, Snapshot, Tx
+
+CANARY = (0.05, 0.25, 1.0)
+THUMBS = "thumbs"
+LEAST = 100
+MOST_LEAST = 1_000_000
+MOST_STAGES = 20
+MOST_ANSWERS = 100_000
+MAX_ID = 128
+
+_number = int | float
+
+
+SHADOW: Mapping[str, Any] = {"answers": 100, "share": 0.1, "purse": "1"}
+"""How requests are mirrored unless something else is said."""
+
+
+class StagedRollouts:
+    """The rollouts that a principal may see.
+
+    rollout = platform.rollouts.start("desk/support", 7, guard=NotWorse("thumbs", margin=0.02))
+    platform.rollouts.score(answer.id, True)
+    print(platform.rollouts.standing(rollout.id))
+    """
+
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self._runtime, self._principal = runtime, principal
+
+    # ---- rollouts
+
+    def start(
+        self,
+        model: Model | str,
+        step: int,
+        alias: str = PROD,
+        *,
+        canary: Sequence[float] = CANARY,
+        guard: NotWorse | None = None,
+        least: int = LEAST,
+        also: Mapping[str, float] = EMPTY,
+        shadow: Mapping[str, Any] | None = None,
+    ) -> StagedRollout:
+        """Bring a step of a model to the users of an alias, a share of `canary` after the other; the last is 1, all.
+
+        A stage ends when `guard` is shown, by a confidence sequence of the users' scores, and there are `least` scores
+        of each arm: the metric is its `evaluation`, better if greater unless `lower_is_better` names it, and may be
+        worse by its `margin`. If it is shown to be worse than that, or above a limit of `also` ("errors", the share of
+        requests that fail; "p95", in seconds; "cost", the mean of an answer in USD), the alias points back. With
+        `shadow`, requests are mirrored first: a "share" of the answers (0.1), until there are so many "answers" (100),
+        for at most "purse" USD (1). Raises `NotFound`, `InvalidInput`, and `Conflict` while another rollout
+        runs on the alias, or if that points to the step already.
+        """
+        rule = NotWorse(THUMBS, margin=0.02) if guard is None else guard
+        metric = _checked_guard(rule)
+        stages, limits = _checked_canary(canary), _checked_limits(also)
+        _check_whole(least, "least", 1, MOST_LEAST)
+        mirrored = EMPTY if shadow is None else _checked_shadow(shadow)
+        check_alias(alias)
+        id_, now, by = self._runtime.ids(), self._runtime.clock.now(), self._principal.key_id or self._principal.name
+        first = SHADOW_STAGE if mirrored else 0
+
+        def begin(tx: Tx) -> StagedRollout:
+            found = named_model(tx, self._principal, model)
+            candidate, pointed = found_checkpoint(tx, found, step), found_alias(tx, found, alias)
+            if pointed.step == step:
+                raise Conflict(f"{alias!r} points to step {step} already")
+            running = get_or_none(tx, RunningRollout, found.id, alias)
+            if running is not None:
+                raise Conflict(f"rollout {running.rollout_id} runs on {alias!r}; stop it first")
+            place = found.entity, found.project
+            rollout = StagedRollout(
+                id_,
+                *place,
+                found.id,
+                found.name,
+                alias,
+                pointed.step,
+                step,
+                stages,
+                metric,
+                float(rule.margin),
+                float(rule.confidence),
+                metric in rule.lower_is_better,
+                least,
+                RolloutState.SHADOW if mirrored else RolloutState.CANARY,
+                first,
+                now,
+                by,
+                now,
+                limits,
+                mirrored,
+                not candidate.pinned,
+                1,
+            )
+            tx.add(rollout)
+            tx.add(RunningRollout(found.id, alias, *place, id_))
+            tx.add(RolloutCursor(id_, *place))
+            tx.add(RolloutStep(id_, 1, *place, first, RolloutChange.STARTED, 0, 0, None, -1.0, 1.0, "", now))
+            if rollout.holds:
+                tx.replace(attrs.evolve(candidate, pinned=True))
+            return self._rollout(tx, id_)
+
+        return self._runtime.store.transact(begin)
+
+    def get(self, rollout_id: str) -> StagedRollout:
+        """Return a rollout. Raises `NotFound`."""
+        return self._runtime.store.read(lambda snapshot: self._rollout(snapshot, rollout_id))
+
+    def list(
+        self,
+        *,
+        model: Model | str | None = None,
+        project: str | None = None,
+        entity: str | None = None,
+        order: Order = "asc",
+    ) -> Listing[StagedRollout]:
+        """List rollouts, the oldest first, of all models or of one. Raises `NotFound`, `Forbidden`."""
+        if model is not None:
+            found = self._runtime.store.read(lambda snapshot: named_model(snapshot, self._principal, model))
+            index, where = "by_model", [found.id]
+        else:
+            entity = listed_entity(self._principal, entity, project)
+            index, *where = listed_index(entity, project)
+        place = partial(self._place, index)
+        return index_listing(self._runtime, StagedRollout, index, *where, place=place, order=order, keep=self._sees)
+
+    def stop(self, rollout_id: str, reason: str = "") -> StagedRollout:
+        """Stop a rollout: the alias points to what it did before it. Of one that has ended, nothing changes. Raises
+        `NotFound`, `InvalidInput`."""
+        if not isinstance(reason, str) or len(reason) > 1000 or "\0" in reason:
+            raise InvalidInput.at("reason", msg="must be a text of at most 1000 characters, without NUL")
+        id_, now, by = self._runtime.ids(), self._runtime.clock.now(), self._principal.key_id or self._principal.name
+
+        def step(tx: Tx) -> StagedRollout:
+            rollout = self._rollout(tx, rollout_id)
+            if rollout.state.ended:
+                return rollout
+            change = RolloutChange.ROLLED_BACK if rollout.state is RolloutState.WATCH else RolloutChange.STOPPED
+            found = standing(rollout, upkeep.tallies_of(tx, rollout))
+            decided = Decision(change, reason or f"stopped by {by}")
+            return upkeep.carry_out(self._runtime, tx, rollout, found, decided, id_, now)
+
+        return self._runtime.store.transact(step)
+
+    def delete(self, rollout_id: str) -> StagedRollout:
+        """Delete a rollout with its answers and scores. Raises `NotFound`, and `Conflict` while it runs."""
+
+        def step(tx: Tx) -> StagedRollout:
+            rollout = self._rollout(tx, rollout_id)
+            if not rollout.state.ended:
+                raise Conflict(f"rollout {rollout.id} runs; stop it first")
+            remove_owned(tx, self._runtime.records, rollout)
+            tx.remove(StagedRollout, rollout.id)
+            return rollout
+
+        return self._runtime.store.transact(step)
+
+    def look(self, rollout_id: str) -> StagedRollout:
+        """Look at a rollout now, as workers and served platforms do each second. Raises `NotFound`."""
+        rollout = self.get(rollout_id)
+        failed = self._runtime.cache.slot(ProcessRollouts).take_failed(rollout.id)
+        return upkeep.look_at(self._runtime, rollout.id, failed)
+
+    # ---- how it stands
+
+    def standing(self, rollout_id: str) -> Standing:
+        """Return how a rollout stood at the last look, with the scores until now. Raises `NotFound`."""
+
+        def query(snapshot: Snapshot) -> Standing:
+            rollout = self._rollout(snapshot, rollout_id)
+            return standing(rollout, upkeep.tallies_of(snapshot, rollout))
+
+        return self._runtime.store.read(query)
+
+    def steps(self, rollout_id: str, *, order: Order = "asc") -> Listing[RolloutStep]:
+        """List what was decided, and the looks that were kept in between. Raises `NotFound`."""
+        rollout = self.get(rollout_id)
+
+        def place(number: str, snapshot: Snapshot) -> Cursor:
+            found = get_or_none(snapshot, RolloutStep, rollout.id, int(number) if number.isdecimal() else -1)
+            if found is None:
+                raise NotFound("Step", number)
+            return cursor_at(RolloutStep, "by_rollout", found)
+
+        return index_listing(self._runtime, RolloutStep, "by_rollout", rollout.id, place=place, order=order)
+
+    def answers(self, rollout_id: str, *, order: Order = "asc") -> Listing[RolloutAnswer]:
+        """List the answers under a rollout, each with its arm and propensity. Raises `NotFound`."""
+        rollout = self.get(rollout_id)
+
+        def place(id: str, snapshot: Snapshot) -> Cursor:
+            found = get_or_none(snapshot, RolloutAnswer, id)
+            if found is None or found.rollout_id != rollout.id:
+                raise NotFound("Answer", id)
+            return cursor_at(RolloutAnswer, "by_rollout", found)
+
+        return index_listing(self._runtime, RolloutAnswer, "by_rollout", rollout.id, place=place, order=order)
+
+    # ---- scores
+
+    def score(self, request_id: str, value: bool | float, metric: str = THUMBS) -> RolloutScore:
+        """Keep what somebody says of an answer under a rollout: yes or no, or a number from 0 to 1.
+
+        The first score of each user in a stage counts for the metric that guards the rollout. Said again, nothing
+        changes. Raises `NotFound`, `InvalidInput`, and `Conflict` for another value than before.
+        """
+        _check_metric(metric)
+        try:
+            number = checked_score(value)
+        except ValueError:
+            raise InvalidInput.at("value", msg="must be true or false, or a number from 0 to 1") from None
+        answer = self._runtime.store.read(lambda snapshot: self._answer(snapshot, request_id))
+        now = self._runtime.clock.now()
+
+        def step(tx: Tx) -> RolloutScore:
+            rollout = tx.get(StagedRollout, self._answer(tx, answer.id).rollout_id)
+            known = get_or_none(tx, RolloutScore, answer.id, metric)
+            if known is not None:
+                if known.value != number:
+                    raise Conflict(f"answer {answer.id} has {metric} {known.value:g} already, which stays")
+                return known
+            place = answer.entity, answer.project
+            counts = metric == rollout.metric and not answer.shadow
+            if counts and get_or_none(tx, RolloutUser, rollout.id, answer.stage, answer.user) is None:
+                tx.add(RolloutUser(rollout.id, answer.stage, answer.user, *place))
+                total = round(number * UNIT)
+                upkeep.add_to_tally(tx, rollout, answer.stage, answer.side, scores=1, total=total)
+            else:
+                counts = False
+            of = answer.id, metric, rollout.id, *place, answer.stage, answer.side
+            made = RolloutScore(*of, number, counts, now)
+            tx.add(made)
+            return made
+
+        return self._runtime.store.transact(DomainStep(step, [("entity", answer.entity)]))
+
+    # ---- what is seen
+
+    def _rollout(self, snapshot: Snapshot, rollout_id: str) -> StagedRollout:
+        found = get_or_none(snapshot, StagedRollout, rollout_id)
+        if found is None or not self._sees(found):
+            raise NotFound("Rollout", rollout_id)
+        return found
+
+    def _answer(self, snapshot: Snapshot, id: str) -> RolloutAnswer:
+        known = isinstance(id, str) and 0 < len(id) <= MAX_ID
+        found = get_or_none(snapshot, RolloutAnswer, id.rpartition("_")[2]) if known else None
+        if found is None or not self._principal.scope.covers(found.entity, found.project):
+            raise NotFound("Answer under a rollout", id)
+        return found
+
+    def _sees(self, rollout: StagedRollout) -> bool:
+        return self._principal.scope.covers(rollout.entity, rollout.project)
+
+    def _place(self, index: str, rollout_id: str, snapshot: Snapshot) -> Cursor:
+        return cursor_at(StagedRollout, index, self._rollout(snapshot, rollout_id))
+
+
+class RollOut(StagedRollouts):
+    """Starts a rollout: `platform.models.roll_out`, called as `platform.rollouts.start` is."""
+
+    __call__ = StagedRollouts.start
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, _number) and not isinstance(value, bool)
+
+
+def _checked_guard(rule: NotWorse) -> str:
+    """Return the metric of a guard. Raises `InvalidInput`."""
+    if not isinstance(rule, NotWorse) or not isinstance(rule.evaluation, str) or rule.metric is not None:
+        raise InvalidInput.at("guard", msg='must be NotWorse("<metric>", margin=...), of a metric that users score')
+    _check_metric(rule.evaluation, "guard")
+    if not _is_number(rule.margin) or not 0 < rule.margin < 1:
+        raise InvalidInput.at("guard", "margin", msg="must be more than 0 and less than 1: how much worse it may be")
+    if not _is_number(rule.confidence) or not 0.5 <= rule.confidence < 1:
+        raise InvalidInput.at("guard", "confidence", msg="must be 0.5 or more, and less than 1")
+    return rule.evaluation
+
+
+def _check_metric(metric: object, at: str = "metric") -> None:
+    if (
+        not isinstance(metric, str)
+        or not 0 < len(metric) <= MAX_METRIC
+        or not metric.isascii()
+        or not metric.isprintable()
+    ):
+        raise InvalidInput.at(at, msg=f"must be the name of a metric, of 1 to {MAX_METRIC} printable ASCII characters")
+
+
+def _checked_canary(canary: object) -> tuple[float, ...]:
+    fits = isinstance(canary, Sequence) and not isinstance(canary, str) and all(map(_is_number, canary))
+    shares = tuple(map(float, canary)) if fits and isinstance(canary, Sequence) else ()
+    rising = all(one < other for one, other in pairwise(shares))
+    if not 2 <= len(shares) <= MOST_STAGES or not rising or shares[0] <= 0 or shares[-1] != 1:
+        msg = (
+            f"must be 2 to {MOST_STAGES} shares of the users that rise, from more than 0 to 1, such as [0.05, 0.25, 1]"
+        )
+        raise InvalidInput.at("canary", msg=msg)
+    return shares
+
+
+def _checked_limits(also: object) -> Mapping[str, float]:
+    if not isinstance(also, Mapping) or not {*also} <= {*LIMITS}:
+        raise InvalidInput.at("also", msg=f"must have limits by their names, of {', '.join(LIMITS)}")
+    for name, limit in also.items():
+        if not _is_number(limit) or not 0 < limit < (1 if name == "errors" else float("inf")):
+            what = "less than 1, a share" if name == "errors" else "finite"
+            raise InvalidInput.at("also", name, msg=f"must be more than 0 and {what}")
+    return {name: float(limit) for name, limit in also.items()}
+
+
+def _checked_shadow(given: object) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping) or not {*given} <= {*SHADOW}:
+        raise InvalidInput.at("shadow", msg='must be such as {"answers": 100, "share": 0.1, "purse": "1"}, or nothing')
+    shadow = {**SHADOW, **given}
+    _check_whole(shadow["answers"], "answers", 1, MOST_ANSWERS)
+    if not _is_number(shadow["share"]) or not 0 < shadow["share"] <= 1:
+        raise InvalidInput.at("shadow", "share", msg="must be more than 0 and at most 1")
+    try:
+        purse = Decimal(shadow["purse"])
+    except (InvalidOperation, TypeError, ValueError):
+        purse = Decimal(-1)
+    if not purse.is_finite() or not 0 <= purse < 10**9:
+        raise InvalidInput.at("shadow", "purse", msg="must be an amount in USD, 0 or more")
+    return {"answers": shadow["answers"], "share": float(shadow["share"]), "purse": f"{purse:f}"}
+
+
+def _check_whole(value: object, name: str, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidInput.at(name, msg=f"must be a whole number, {least} to {most}")
