@@ -292,7 +292,13 @@ class AsyncDriver(Driver[T]):
         """Await work that must not be abandoned: a task that is cancelled meanwhile ends when the work is done."""
         try:
             while True:
-                self.cancelled = await outlast(work.send(None)) or self.cancelled
+                if (awaited := work.send(None)) is not None:
+                    self.cancelled = await outlast(awaited) or self.cancelled
+                    continue
+                try:
+                    await give_way()
+                except asyncio.CancelledError as error:
+                    self.cancelled = error
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 

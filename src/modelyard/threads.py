@@ -198,13 +198,9 @@ async def run_in(threads: TenantThreads | None, function: Callable[[], T], stop:
     return function() if threads is None else await threads.run(function, stop)
 
 
-async def outlast(
-    work: "asyncio.Future[Any] | None", stop: Callable[[], None] = _nothing
-) -> "asyncio.CancelledError | None":
-    """Wait until the work is done, and call `stop` at each cancellation meanwhile. Returns the last of these. Work that
-    is None is done at the next iteration of the event loop."""
+async def outlast(work: "asyncio.Future[Any]", stop: Callable[[], None] = _nothing) -> "asyncio.CancelledError | None":
+    """Wait until the work is done, and call `stop` at each cancellation meanwhile. Returns the last of these."""
     cancelled = None
-    work = work or _next_turn()
     while not work.done():
         waiting = work.get_loop().create_future()
         work.add_done_callback(partial(_end, waiting))
@@ -214,13 +210,6 @@ async def outlast(
             cancelled = error
             stop()
     return cancelled
-
-
-def _next_turn() -> "asyncio.Future[None]":
-    loop = asyncio.get_running_loop()
-    turn: asyncio.Future[None] = loop.create_future()
-    loop.call_soon(turn.set_result, None)
-    return turn
 
 
 def _end(waiting: "asyncio.Future[None]", work: "asyncio.Future[Any]") -> None:

@@ -4,8 +4,8 @@ A call waits in a queue. If there is no leader, its thread leads a group: it run
 wakes the first of their callers, names the next leader and returns. Callers wake one another as they leave: threads
 that are woken all at once contend for the interpreter with each other and with the next leader. While a group syncs,
 the next one forms. Tasks of an event loop wait in the same queue; if only tasks wait, their loops are offered the lead
-and a thread of the queue's own takes it. Where nothing has to be waited for, a loop leads itself: it runs the first
-call of each of its turns at once, and the others together at its next turn.
+and a thread of the queue's own takes it. Where nothing has to be waited for, a loop leads itself: it runs the calls of
+each of its turns together at its next, but the first at once if the last group was of one.
 
 What keeps it alive: a leader always names a successor when it ends, however it ends; a call leaves the queue only when
 it is settled or its caller has given up; a caller wakes the next however it leaves; an offer binds no one, since a loop
@@ -23,6 +23,7 @@ from itertools import islice, takewhile
 from typing import Any, TypeVar
 
 from modelyard.errors import StoreClosed
+from modelyard.flow import give_way
 from modelyard.protocols import Tx
 from modelyard.stores.pending_steps import PendingStep, TaskCall, ThreadCall, is_settled
 
@@ -104,7 +105,7 @@ class GroupCommit:
         """Run `step` for a task: at once if it is not durable and nothing is to be waited for, else in a group."""
         loop = asyncio.get_running_loop()
         run_one = None if durable else self._run_one_at_once
-        if run_one is not None and self._is_first(loop):
+        if run_one is not None and self._last_size <= 1 and self._is_first(loop):
             result = self._run_alone(step, durable, run_one)
             if result is not None:
                 return result[0]
@@ -118,14 +119,17 @@ class GroupCommit:
             loop.call_soon(self._lead_for, loop, loop, self._run_at_once)
         elif lead:
             self._accept(loop)
-        await call.done
+        if run_one is not None:
+            await give_way()  # mostly it is settled then, and needs no future
+        if not call.settled:
+            call.done = loop.create_future()
+            await call.done
         return call.outcome()
 
     def _is_first(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether no other task has called in this turn of the loop: what comes with others is better led together."""
         task = asyncio.current_task(loop)
-        first = self._first.get(loop)
-        if first is None:
+        if (first := self._first.get(loop)) is None:
             self._first[loop] = task
             loop.call_soon(self._first.pop, loop)
         return first is None or first is task
@@ -297,5 +301,5 @@ def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[Any], None],
 
 def _resolve(calls: Sequence[TaskCall[Any]]) -> None:
     for call in calls:
-        if not call.done.done():
+        if call.done is not None and not call.done.done():
             call.done.set_result(None)

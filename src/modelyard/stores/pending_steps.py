@@ -84,12 +84,13 @@ class ThreadCall(PendingStep[T]):
 
 
 class TaskCall(PendingStep[T]):
-    """A call that a task of `loop` awaits."""
+    """A call that a task of `loop` awaits; `done` is made where it has to wait for longer than a turn."""
+
+    done: "asyncio.Future[None] | None" = None
 
     def __init__(self, step: Callable[[Tx], T], durable: bool, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(step, durable)
         self.loop = loop
-        self.done: asyncio.Future[None] = self.loop.create_future()
 
 
 def interrupts_leader(error: BaseException) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from modelyard.errors import StoreClosed
+from modelyard.flow import AsyncDriver
 from modelyard.parts.contracts.store_values import Counter
 from modelyard.protocols import Tx
 from modelyard.stores.sqlite import SqliteStore
@@ -150,6 +151,66 @@ def test_tasks_that_come_in_one_turn_of_the_loop_share_a_commit_after_the_first(
     assert (commits, ran, len(names(store))) == (2, [HERE()] * 7, 7)
 
 
+def test_turns_that_follow_a_shared_one_have_one_commit_each(store: SqliteStore) -> None:
+    async def turns() -> None:
+        for turn in range(4):
+            steps = [adding(str(3 * turn + number), ran) for number in range(3)]
+            await asyncio.gather(*(store.atransact(step, durable=False) for step in steps))
+
+    ran: list[int] = []
+    assert commits_of(store, turns) == 2 + 1 + 1 + 1
+    assert (ran, len(names(store))) == ([HERE()] * 12, 12)
+
+
+def test_a_lone_call_after_a_shared_turn_waits_for_one_turn_and_the_next_for_none(store: SqliteStore) -> None:
+    async def turns_of_a_call(name: str) -> int:
+        turns, ended = 0, asyncio.ensure_future(store.atransact(adding(name, []), durable=False))
+        await asyncio.sleep(0)  # it begins
+        while not ended.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    async def calls() -> list[int]:
+        steps = [adding(str(number), []) for number in range(3)]
+        await asyncio.gather(*(store.atransact(step, durable=False) for step in steps))
+        return [await turns_of_a_call("3"), await turns_of_a_call("4")]
+
+    assert asyncio.run(calls()) == [1, 0]
+    assert len(names(store)) == 5
+
+
+def test_nobody_hears_of_a_call_before_its_turn_is_committed(store: SqliteStore) -> None:
+    async def call(name: str) -> bool:
+        await store.atransact(adding(name, []), durable=False)
+        return name in names(store)
+
+    async def turns() -> list[bool]:
+        return [
+            seen for turn in range(3) for seen in await asyncio.gather(*(call(str(4 * turn + n)) for n in range(4)))
+        ]
+
+    assert asyncio.run(turns()) == [True] * 12
+
+
+def test_a_task_that_is_cancelled_in_a_shared_turn_ends_after_the_commit(store: SqliteStore) -> None:
+    """The others are not disturbed, and a driver that must not abandon its work has the outcome."""
+
+    async def driven(driver: AsyncDriver[None], name: str) -> bool:
+        await driver.wait(store.atransact(adding(name, []), durable=False))
+        return name in names(store)
+
+    async def calls() -> tuple[list[object], bool]:
+        await asyncio.gather(*(store.atransact(adding(str(number), []), durable=False) for number in range(3)))
+        drivers = [AsyncDriver[None](iter(())) for _ in range(3)]  # type: ignore[arg-type]  # no flow runs
+        tasks = [asyncio.ensure_future(driven(driver, str(n))) for n, driver in enumerate(drivers, 3)]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True), drivers[1].cancelled is not None
+
+    assert asyncio.run(calls()) == ([True] * 3, True)
+
+
 def test_a_task_that_calls_again_in_the_same_turn_does_not_wait_for_the_next(store: SqliteStore) -> None:
     turned: list[bool] = []
 
@@ -184,6 +245,20 @@ def test_of_a_turn_a_step_that_raises_is_undone_alone(store: SqliteStore) -> Non
     assert [type(outcome) for outcome in outcomes] == [type(None), type(None), LookupError, type(None)]
     assert names(store) == ["0", "1", "2"]
     assert store.read(lambda view: view.find(Counter, "key", "failing")) is None
+
+
+def test_the_first_step_of_a_shared_turn_that_raises_is_undone_alone(store: SqliteStore) -> None:
+    def failing(tx: Tx) -> None:
+        tx.add(Counter("failing"))
+        raise LookupError
+
+    async def calls() -> list[object]:
+        await asyncio.gather(*(store.atransact(adding(str(number), []), durable=False) for number in range(2, 5)))
+        steps = [failing, adding("0", []), adding("1", [])]
+        return await asyncio.gather(*(store.atransact(step, durable=False) for step in steps), return_exceptions=True)
+
+    assert [type(outcome) for outcome in asyncio.run(calls())] == [LookupError, type(None), type(None)]
+    assert names(store) == ["0", "1", "2", "3", "4"]
 
 
 def test_of_a_turn_a_durable_step_has_all_run_elsewhere(store: SqliteStore) -> None:
