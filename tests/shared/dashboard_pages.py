@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from batch_files import asking, uploaded
@@ -153,6 +154,8 @@ def addresses(platform: Platform, entity: str = "acme") -> Iterator[str]:
         yield f"traces/{call.entity}/{call.project}/{call.id}"
     for run in acme.compat.training_runs.listing():
         yield f"tinker/{run.id}"
+    for data in islice(acme.datasets.list(), 1):
+        yield f"datasets/{data.entity}/{data.project}/{data.name}:v{data.version}"
     for sweep in acme.part(Sweeps).list():
         yield f"sweeps/{sweep.id}"
     for group in acme.episodes.list():

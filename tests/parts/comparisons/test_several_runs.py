@@ -200,6 +200,9 @@ def test_the_pages(platform: Platform, scored_runs: Any) -> None:
     assert "3 runs compared, all pairs" in page("comparisons/evaluation", name=name)
     chosen = page("comparisons/evaluation", name=name, baseline=runs[1].id)
     assert "3 runs compared with m20:step1" in chosen
+    assert [f'<a href="/dashboard/runs/{run.id}">' in chosen for run in runs] == [True] * 3
+    pair = f"compare?{urlencode({'baseline': runs[1].id, 'candidate': runs[2].id})}".replace("&", "&amp;")
+    assert f'<a href="/dashboard/{pair}">better</a>' in chosen
     assert "has no two completed runs" in page("comparisons/evaluation", name="another")
     assert f"/dashboard/runs/{runs[0].id}/by" in page(f"runs/{runs[0].id}")
     assert "m5:step1 by question" not in page(f"runs/{runs[0].id}/by")

@@ -387,6 +387,22 @@ def test_what_does_not_exist_is_a_page_that_says_so(browser: Browser, path: str)
     status, text = browser.get(path)
     assert status in (404, 422)
     assert "This did not work" in text
+    assert "Log out" in text, "the reader is still logged in"
+
+
+def test_who_is_not_logged_in_is_offered_no_page(platform: Platform, dashboard: Dashboard) -> None:
+    stranger = Browser(dashboard)
+    assert "<nav" not in stranger.get("login")[1]
+    assert "API key</label>" in stranger.get("login")[1]
+    assert "read-only" not in stranger.get("login")[1]
+    refused = text_of(stranger.log_in("my_wrong"))
+    assert "<nav" not in refused
+    assert ">This API key is not valid" in refused
+    stranger.log_in(platform.keys.create("acme").secret)
+    assert "<nav" in stranger.get("")[1]
+    refused = text_of(stranger.post("keys", token="other", name="x"))
+    assert "<p>This form is not of your session" in refused
+    assert "<p>status: must be" in stranger.get("traces", status="x")[1], "the name of a field stays as it is"
 
 
 def test_a_dashboard_alone_has_nothing_elsewhere(dashboard: Dashboard, browser: Browser) -> None:

@@ -109,13 +109,13 @@ def test_no_link_of_a_page_leads_nowhere(platform: Platform, pages: dict[str, st
             assert page(dashboard, link)[0] == 200, (address, link)
 
 
-def test_what_is_refused_says_why_and_is_not_called_read_only() -> None:
+def test_what_is_refused_says_why_below_the_header_of_every_page() -> None:
     with open_platform() as platform:
         dashboard = Dashboard(platform, reader=host())
         for address in REFUSED:
             status, text = page(dashboard, address)
             assert status in (404, 422), address
-            assert "read-only" not in text
+            assert '<span class="chip">read-only</span></header>' in text, "as on every page of a reader"
             assert "To the first page" in text
 
 

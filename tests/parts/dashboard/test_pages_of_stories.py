@@ -10,9 +10,11 @@ from modelyard import Pricing, Rollout, ScriptedBackend, Trajectory, gather, ope
 from modelyard.backends import EchoBackend
 from modelyard.domain.identity import Principal, host
 from modelyard.domain.job import JobSummary
+from modelyard.errors import JobFailed
 from modelyard.http.message import Request
 from modelyard.parts.dashboard.app import Dashboard
 from modelyard.parts.dashboard.pages import jobs
+from modelyard.parts.reports.operations import operations
 from modelyard.platform.listing import Listing
 from modelyard.platform.platform import Platform
 from modelyard.platform.usage.service import Ledger
@@ -190,3 +192,69 @@ def test_a_price_has_its_unit_on_both_pages_of_the_catalogue() -> None:
         ("input cache read", "0.05 USD for a million tokens"),
     ):
         assert re.search(f">{name}<.{{0,40}}>{said}<", entry), name
+
+
+def test_tags_notes_and_messages_take_no_column_of_their_own() -> None:
+    with open_platform() as platform:
+        model = platform.models.create("m", project="p", base_model="tabular-mini")
+        platform.annotations.set(model.id, tags=["shop"], note="of the shop")
+        failed = platform.training.sft(model, ROWS, learning_rate=1e30)
+        with pytest.raises(JobFailed):
+            failed.wait()
+        platform.annotations.set(failed.id, tags=["too fast"])
+        run = platform.evaluations.run("quiz", "echo", [{"prompt": "a", "expected": "a"}], "exact_match", project="p")
+        platform.annotations.set(run.run.id, tags=["first"])
+        for path, said, among in (
+            ("models", ("shop", "of the shop"), "model"),
+            ("jobs?q=sft", ("too fast", "diverged"), "works on"),
+            ("runs", ("first",), "evaluation"),
+        ):
+            found = page(platform, *path.split("?"))
+            headings = re.findall(r"<th[^>]*>([^<]*)</th>", found)
+            assert not {"tags", "message"} & {*headings}, path
+            cells = re.findall(rf'<td[^>]*data-label="{among}">(.*?)</td>', found)
+            assert any(all(words in cell for words in said) for cell in cells), path
+
+
+def test_a_field_whose_values_are_long_has_no_table_of_slices() -> None:
+    with open_platform() as platform:
+        run = platform.evaluations.run("quiz", "echo", [{"prompt": "a", "expected": "a" * 81}], project="p").run
+        found = page(platform, f"runs/{run.id}/rows", "field=expected")
+        assert "No value of expected is short enough: at most 80 characters." in found
+        assert "mean score" not in found
+        assert "mean score" in page(platform, f"runs/{run.id}/rows", "field=prompt")
+
+
+def test_data_is_named_with_a_link_to_what_it_has() -> None:
+    with open_platform() as platform:
+        model = platform.models.create("m", project="p", base_model="tabular-mini")
+        data = platform.training.upload("answers", ROWS * 12, project="p")
+        platform.training.sft(model, data.url).wait()
+        link = '<a href="/dashboard/datasets/local/p/answers%3Av0">p/answers:v0</a>'
+        for path in (f"models/{model.id}", f"models/{model.id}/1"):
+            found = page(platform, path)
+            assert link in found, path
+            assert "modelyard:///" not in found, path
+        shown = page(platform, "datasets/local/p/answers%3Av0")
+        assert "<h1>p/answers:v0</h1>" in shown
+        assert f"<dd><code>{data.url}</code></dd>" in shown
+        assert "<dt>rows</dt><dd>12</dd>" in shown
+        assert shown.count("&quot;assistant&quot;") == 10
+        assert "not found" in page(platform, "datasets/local/p/other%3Av0")
+
+
+def test_what_is_code_in_the_words_of_an_operation_is_shown_as_code() -> None:
+    operation = {"summary": "Send `file` and <b>."}
+    found = operations({"paths": {"/v1/files": {"post": operation}}})
+    assert "<code>POST /v1/files</code> Send <code>file</code> and &lt;b&gt;." in found
+
+
+def test_a_job_is_not_said_to_work_on_itself() -> None:
+    with open_platform() as platform:
+        platform.chat.complete(model="echo", messages="hi", store=True, project="p")
+        job = platform.traffic.submit("answers", project="p")
+        job.wait()
+        assert '<td class="brief" data-label="works on">–</td>' in page(platform, "jobs")
+        shown = page(platform, f"jobs/{job.id}")
+        assert "<dt>works on</dt><dd>–</dd>" in shown
+        assert '<a href="/dashboard/datasets/local/p/answers%3Av0">p/answers:v0</a>, 1 row</dd>' in shown

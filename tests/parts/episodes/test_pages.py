@@ -112,11 +112,11 @@ def test_what_is_wrong_with_a_group_is_said_in_words(platform: Platform) -> None
     assert (found.mean_reward, found.spread, found.tokens, found.length) == (0.5, 0.5, 48, 24)
     assert said(health_of(attempts_of(played(platform, [2.0, 2.0])), 0)).startswith("Every reward is 2, so")
     assert "No episode has a reward" in said(health_of(attempts_of(played(platform, [None])), 0))
-    assert "50% of the answers" not in said(found)
-    assert "100% of the answers were cut off" in said(
+    assert "50 % of the answers" not in said(found)
+    assert "100 % of the answers were cut off" in said(
         health_of(with_choices(healthy, finish_reason=FinishReason.LENGTH), 0)
     )
-    assert "100% of the tokens were sampled before the last checkpoint" in said(health_of(healthy, 7))
+    assert "100 % of the tokens were sampled before the last checkpoint" in said(health_of(healthy, 7))
     (_, (turn, *_)), *_ = healthy
     certain = tuple(attrs.evolve(entry, logprob=-0.001) for entry in turn.logprobs or ())
     assert "Entropy has collapsed" in said(health_of(with_choices(healthy, logprobs=certain), 0))

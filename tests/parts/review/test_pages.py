@@ -64,6 +64,7 @@ def test_rows_are_labelled_one_key_each(platform: Platform) -> None:
         page = reader.page(at)
         assert f"row {row + 1} of 3" in page
         assert "say &lt;b&gt;" in page
+        assert page.index("<h2>prompt</h2>") < page.index("<h2>Answer</h2>") < page.index("data-key")
         assert [*re.findall(r'data-key="(.)"', page)] == ["y", "n", "?"]
         if row:
             assert 'aria-pressed="true"' in reader.page(f"{path}/label?person=ann&row={row - 1}")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 import attrs
@@ -470,5 +471,8 @@ def test_the_pages(platform: Platform) -> None:
     assert f"/dashboard/sweeps/{sweep.id}" in page("sweeps")
     shown = page(f"sweeps/{sweep.id}")
     assert shown.count("<polyline") == 2 * 3, "for a wide screen and for a narrow one"
-    best, worst = (shown.index(f'<td data-label="model">{one.model}') for one in (sweep.table()[0], sweep.table()[-1]))
-    assert best < worst
+    links = [f'<a href="/dashboard/models/{quote(one.model, safe="")}">{one.model}</a>' for one in sweep.table()]
+    assert sorted(map(shown.index, links)) == [*map(shown.index, links)], "the best first"
+    assert f"<h1>{sweep.table()[0].model}</h1>" in page(f"models/{quote(sweep.table()[0].model, safe='')}")
+    assert shown.count('<a href="/dashboard/datasets/') == 2
+    assert "modelyard:///" not in shown

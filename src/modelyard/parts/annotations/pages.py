@@ -19,11 +19,12 @@ def annotated(view: View, kind: AnnotatedKind, text: str) -> frozenset[str]:
     return frozenset(one.subject for one in found if one.has(text))
 
 
-def badges(view: View, one: Annotation | None, section: str) -> Html:
-    if one is None:
-        return Html("")
-    note = tag("small", begun(one.note), kind="note") if one.note else ""
-    return joined([_tags(view, one, section, SHOWN_TAGS), note])
+def annotated_cell(view: View, shown: Html, one: Annotation | None, section: str, message: str = "") -> Html:
+    """Return a cell of a list with the tags, the note and the message of its line below it: few lines have any, so a
+    column for them would be empty."""
+    tags = tag("div", _tags(view, one, section, SHOWN_TAGS)) if one and one.tags else ""
+    notes = (tag("small", text, kind="note") for text in (begun(one.note) if one else "", message) if text)
+    return joined([shown, tags, *notes])
 
 
 def _tags(view: View, one: Annotation, section: str, most: int = MAX_TAGS) -> Html:

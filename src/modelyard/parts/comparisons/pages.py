@@ -2,10 +2,13 @@
 
 from itertools import islice
 
+import attrs
+
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.errors import InvalidInput
 from modelyard.parts.comparisons.service import MOST_RUNS
-from modelyard.parts.comparisons.sheet import content
+from modelyard.parts.comparisons.several import RunsComparison
+from modelyard.parts.comparisons.sheet import Sheet, content
 from modelyard.parts.comparisons.slices import run_slices
 from modelyard.parts.dashboard.pages.rows import short_fields
 from modelyard.parts.dashboard.view import HtmlPage, View, empty
@@ -42,7 +45,22 @@ def shown(view: View) -> HtmlPage:
     chosen = next((run for run in runs if run.id == view.query.get("baseline")), None)
     found = view.platform.evaluations.compare_all(runs, chosen)
     title = f"{ref_text(name)}: {found.sheet.title}"
-    return HtmlPage(title, joined([_baselines(view, name, runs), content(found.sheet)]), lead=_OF_ALL)
+    return HtmlPage(title, joined([_baselines(view, name, runs), content(_linked(view, found))]), lead=_OF_ALL)
+
+
+def _linked(view: View, found: RunsComparison) -> Sheet:
+    """Return the sheet of a comparison in which runs, and verdicts on pairs, lead to their pages."""
+    runs, *pairs = found.sheet.tables
+    names = [(view.link(label, "runs", found.runs[str(label)].id), *rest) for label, *rest in runs.lines]
+    tables = [attrs.evolve(runs, lines=names)]
+    for one in pairs:
+        lines = [(*line[:-1], _compared(view, found, *map(str, (line[1], line[2], line[-1])))) for line in one.lines]
+        tables.append(attrs.evolve(one, lines=lines))
+    return attrs.evolve(found.sheet, tables=tables)
+
+
+def _compared(view: View, found: RunsComparison, candidate: str, baseline: str, verdict: str) -> Html:
+    return view.link(verdict, "compare", baseline=found.runs[baseline].id, candidate=found.runs[candidate].id)
 
 
 def _baselines(view: View, name: str, runs: list[EvaluationRun]) -> Html:

@@ -147,8 +147,8 @@ class PageExchange:
         status = error.status if isinstance(error, ModelyardError) else 500
         if status >= 500:
             report(error, "of the dashboard")
-        message = error_sentence(error) if status != 500 else "this page failed; the server's log says why"
-        view = self._view(_NOBODY, "", {}, {})
+        message = _sentence(error) if status != 500 else "This page failed; the server's log says why"
+        view = self._view(*self._caller_or_nobody(status), {}, {})
         content = joined([tag("p", message), tag("p", view.link("To the first page", ""))])
         return _response(status, (_PAGE, *error_headers(error)), framed(view, HtmlPage("This did not work", content)))
 
@@ -212,6 +212,13 @@ class PageExchange:
         token = _cookie(self._headers.text(b"cookie") or "")
         return self._sessions.principal(token), token
 
+    def _caller_or_nobody(self, status: int) -> tuple[Principal, str]:
+        """Return whose the page of an error is; of a fault of ours nothing more is read."""
+        try:
+            return self._caller() if status < 500 else (_NOBODY, "")
+        except ModelyardError:
+            return _NOBODY, ""
+
     def _log_in(self, method: str, form: Mapping[str, str]) -> Response:
         view = self._view(_NOBODY, "", form)
         if method != "POST":
@@ -221,7 +228,7 @@ class PageExchange:
         try:
             token = self._sessions.open(form.get("key", "").strip())
         except Unauthenticated as error:
-            return _response(401, (_PAGE,), framed(view, login(view, str(error))))
+            return _response(401, (_PAGE,), framed(view, login(view, _sentence(error))))
         to = form.get("to", "")
         here = quote(self._request.root) + to if _is_own(to) else view.url("")
         return self._redirect(here, self._set_cookie(token, int(self._sessions.lifetime.total_seconds())))
@@ -260,6 +267,12 @@ class PageExchange:
 
     def _redirect(self, to: str, *headers: Header) -> Response:
         return _response(303, (("location", to), *headers))
+
+
+def _sentence(error: Exception) -> str:
+    """Return what a reader may read of an error. What begins with the name of a field keeps it."""
+    text = error_sentence(error)
+    return text if isinstance(error, InvalidInput) else text[:1].upper() + text[1:]
 
 
 def _is_own(path: str) -> bool:

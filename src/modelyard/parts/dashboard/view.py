@@ -16,6 +16,7 @@ import attrs
 from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.comparison import Verdict
 from modelyard.domain.identity import Principal
+from modelyard.domain.training import DatasetName
 from modelyard.errors import InvalidInput, ModelyardError
 from modelyard.part import DashboardPage
 from modelyard.parts.reports.html import Html, chip, html, joined, shortened, tag
@@ -269,6 +270,16 @@ def name_text(name: str) -> Html:
     return shortened(_without_middle(name), name)
 
 
+def dataset_link(view: View, url: str) -> Html:
+    """Return a link to the page of a data set, by its name; the URL itself if it is not one of a data set."""
+    named = DatasetName.parse(url)
+    if named is None:
+        return html(url)
+    version = "latest" if named.version is None else f"v{named.version}"
+    shown = name_text(f"{named.project}/{named.name}:{version}")
+    return view.link(shown, "datasets", named.entity, named.project, f"{named.name}:{version}")
+
+
 def _without_middle(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}…{name[-LONGEST_NAME // 2 + 1 :]}"
 
@@ -358,6 +369,8 @@ def _header(view: View) -> Html:
     )
     who = tag("span", view.principal.name, kind="quiet") if view.principal.name else ""
     leave = view.action("Log out", "logout") if view.token else tag("span", "read-only", kind="chip") if who else ""
+    if view.principal.scope.entity == "":
+        return tag("header", tag("a", "modelyard", href=view.url(""), kind="brand"))  # of nobody, who has no page
     fold = [tag("input", type="checkbox", id="menu", kind="fold"), tag("label", "Menu", for_="menu", kind="fold")]
     brand = tag("a", "modelyard", href=view.url(""), kind="brand")
     return tag("header", brand, *fold, tag("nav", *links, aria_label="Pages"), who, leave)

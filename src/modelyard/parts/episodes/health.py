@@ -83,9 +83,9 @@ def _words(now: GroupHealth, before: GroupHealth | None, rewards: Sequence[float
     if now.rewarded < now.episodes:
         yield f"{now.episodes - now.rewarded} of {now.episodes} episodes have no reward."
     if now.cut_off >= CUT_OFF:
-        yield f"{now.cut_off:.0%} of the answers were cut off at their token limit."
+        yield f"{now.cut_off * 100:.0f} % of the answers were cut off at their token limit."
     if now.off_policy >= OFF_POLICY:
-        yield f"{now.off_policy:.0%} of the tokens were sampled before the last checkpoint (off-policy)."
+        yield f"{now.off_policy * 100:.0f} % of the tokens were sampled before the last checkpoint (off-policy)."
     if now.surprise is not None and now.surprise < CERTAIN:
         yield f"Entropy has collapsed: a sampled token has {now.surprise:.3f} nats, so attempts hardly differ."
     if before is not None and before.length and now.length >= GROWTH * before.length:

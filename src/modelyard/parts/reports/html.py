@@ -75,11 +75,13 @@ STYLE = """
 .modelyard .cards td,.modelyard .cards td.number{display:block;text-align:left;border:0;padding:3px 12px}
 .modelyard .cards td,.modelyard .cards td.number{white-space:normal}
 .modelyard .cards td,.modelyard .cards td.text{max-width:none;overflow-wrap:anywhere}
+.modelyard .cards td.text{white-space:pre-wrap}
 .modelyard .cards td:not([data-label=""])::before{content:attr(data-label) " ";font:600 12px system-ui;opacity:.72}
 .modelyard .cards td:empty{display:none!important}
 .modelyard .cards td.brief,.modelyard .cards td.choice,.modelyard .cards td.number{display:inline-block}
 .modelyard .cards td.brief,.modelyard .cards td.choice,.modelyard .cards td.number{padding:1px 0 1px 12px}
-.modelyard .cards td.brief small{display:inline;margin-left:6px}
+.modelyard .cards td.brief:has(.note){padding-right:12px}
+.modelyard .cards td.brief small:not(.note){display:inline;margin-left:6px}
 .modelyard .cards td.brief:not([data-label=""])::before{content:none}
 }
 @media (forced-colors:active){.modelyard .chip{border:1px solid}}

@@ -1,10 +1,12 @@
 """An OpenAPI document as a page that people read: every operation, folded, by the first segment of its path."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from modelyard.parts.reports.html import Html, folded, joined, page, section, table, tag
 
+_CODE = re.compile("`([^`]+)`")
 _METHODS = ("get", "post", "put", "patch", "delete")
 
 
@@ -22,7 +24,9 @@ def operations(described: Mapping[str, Any]) -> Html:
 
 
 def _operation(method: str, path: str, operation: Mapping[str, Any]) -> Html:
-    title = joined([tag("code", f"{method} {path}"), " ", operation.get("summary", "")])
+    said = _CODE.split(operation.get("summary", ""))
+    words = (tag("code", part) if at % 2 else part for at, part in enumerate(said))
+    title = joined([tag("code", f"{method} {path}"), " ", *words])
     return folded(title, _parameters(operation), _statuses(operation))
 
 

@@ -147,9 +147,9 @@ def label(view: View) -> HtmlPage:
     back = view.link("The row before", "reviews", one.id, "label", person=person, row=row.place - 1)
     parts = [
         bar(row.place, one.size, f"row {row.place + 1} of {one.size}"),
+        *(_text(name, value) for name, value in row.inputs.items()),
         _text("Answer", row.output),
         _said(one, row) if ended else _form(view, one, row, person),
-        *(_text(name, value) for name, value in row.inputs.items()),
         tag("p", back if row.place else ""),
     ]
     asked = f"Does the answer pass {_scorer(one)}?" if one.yes_no else f"What does {_scorer(one)} give the answer?"

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import attrs
 
 from modelyard.parts.reports.html import Html, chip, drawing, facts, joined, table, tag, write_text
 from modelyard.parts.reports.line_plot import COLOURS, SEPARATE_FILE, Scale
-from modelyard.parts.sweeps.records import Sweep, facts_of, number
+from modelyard.parts.sweeps.records import Sweep, number
 
 if TYPE_CHECKING:
     from modelyard.parts.sweeps.results import BestTrial, SweepTable, SweepTrial
@@ -26,13 +26,17 @@ _MANY_TIMES = 10
 """An axis is logarithmic if its largest value is so many times its smallest."""
 
 
-def trial_table(trials: "SweepTable") -> Html:
-    """Return the trials as a table, the best first, and what is to be said of some."""
+def trial_table(trials: "SweepTable", model: Callable[[str], object] = str) -> Html:
+    """Return the trials as a table, the best first, and what is to be said of some. `model` shows the name of a model,
+    such as by a link."""
     headings, cells = trials.lines
     numbers = {"trial", "epochs", SCORE_LABEL, "loss", "step"}
-    at = headings.index("status")
     kinds = {"succeeded": "better", "failed": "worse"}
-    rows = [[*line[:at], chip(str(line[at]), kinds.get(str(line[at]), "")), *line[at + 1 :]] for line in cells]
+    shown: dict[str, Callable[[str], object]] = {"status": lambda one: chip(one, kinds.get(one, "")), "model": model}
+    rows = [
+        [shown[name](str(cell)) if name in shown else cell for name, cell in zip(headings, line, strict=True)]
+        for line in cells
+    ]
     of = {"status": "choice", "model": ""}
     kind = [(name, "number" if name in numbers else of.get(name, "choice")) for name in headings]
     return joined([table(kind, rows), *(tag("p", line) for line in trials.notes)])
@@ -143,9 +147,35 @@ def _said(trial: "SweepTrial") -> str:
     return f"trial {trial.number}: {options}: {SCORE_LABEL} {number(trial.score)} ({trial.status})"
 
 
-def sweep_content(record: Sweep, trials: "SweepTable", best: "BestTrial | None") -> Html:
-    """Return the best trial, the plot, the table, and what was requested."""
+def sweep_content(
+    record: Sweep,
+    trials: "SweepTable",
+    best: "BestTrial | None",
+    model: Callable[[str], object] = str,
+    data: Callable[[str], object] = str,
+) -> Html:
+    """Return the best trial, the plot, the table, and what was requested. `model` shows the name of a model, `data` the
+    URL of a data set."""
     headline = tag("p", f"Best so far: {best}" if best else "No trial has a score yet.", kind="headline")
     wide, narrow = (ParallelPlot("Options and held-out loss", record.axes, trials, one) for one in (WIDTH, NARROW))
     figure = drawing(wide._repr_html_(), narrow._repr_html_())
-    return joined([headline, figure, trial_table(trials), facts(facts_of(record).items())])
+    return joined([headline, figure, trial_table(trials, model), facts(facts_of(record, model, data))])
+
+
+def facts_of(
+    record: Sweep, model: Callable[[str], object], data: Callable[[str], object]
+) -> Iterator[tuple[str, object]]:
+    """Yield what was requested, in words."""
+    plan = record.plan
+    options = ", ".join(f"{name}={value}" for name, value in plan["options"].items()) or "the defaults"
+    early = f"one of {plan['halving']} goes on" if plan["halving"] else "no trial is stopped early"
+    yield "trained from", joined([model(plan["start"]), f", step {plan['start_step']}, by {plan['method'].upper()}"])
+    yield "data", joined([data(plan["data"]), f" ({_rows(plan['rows'])})"])
+    yield "held out", joined([data(plan["held_out"]), f" ({_rows(plan['held_out_rows'])})"])
+    yield "the same for all", options
+    yield "epochs", f"{' + '.join(map(str, record.rungs))}: {early}" if plan["halving"] else early
+    yield "seed", plan["seed"]
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"

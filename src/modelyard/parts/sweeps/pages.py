@@ -1,9 +1,10 @@
 """The pages of sweeps: all of them, and one with its trials."""
 
+from functools import partial
 from itertools import islice
 
-from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, name_text, when
-from modelyard.parts.reports.html import joined, table
+from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, dataset_link, empty, name_text, when
+from modelyard.parts.reports.html import Html, joined, table
 from modelyard.parts.sweeps.drawing import sweep_content
 from modelyard.parts.sweeps.handle import SweepHandle
 from modelyard.parts.sweeps.records import number
@@ -38,13 +39,19 @@ def shown(view: View) -> HtmlPage:
     sweep = view.platform.part(Sweeps).get(view.params["sweep"])
     record, trials = sweep.record, sweep.table()
     running = any(one.status in ("queued", "running") for one in trials)
+    best = best_trial(record, trials)
+    shown = sweep_content(record, trials, best, partial(_model, view), partial(dataset_link, view))
     stop = view.action("Cancel", "sweeps", record.id, "cancel", confirm="Cancel every trial?") if running else ""
     return HtmlPage(
         f"{record.project}/{record.name}",
-        joined([sweep_content(record, trials, best_trial(record, trials)), stop]),
+        joined([shown, stop]),
         live=True,
         lead="A training for each combination of options, the best first: that with the lowest held-out loss.",
     )
+
+
+def _model(view: View, name: str) -> Html:
+    return view.link(name_text(name if view.host else name.partition("/")[2]), "models", name)
 
 
 def cancel(view: View) -> Redirect:

@@ -60,24 +60,6 @@ RECORDS = (
 )
 
 
-def facts_of(record: Sweep) -> Mapping[str, object]:
-    """Return what was requested, in words."""
-    options = ", ".join(f"{name}={value}" for name, value in record.plan["options"].items()) or "the defaults"
-    early = f"one of {record.plan['halving']} goes on" if record.plan["halving"] else "no trial is stopped early"
-    return {
-        "trained from": f"{record.plan['start']}, step {record.plan['start_step']}, by {record.plan['method'].upper()}",
-        "data": f"{record.plan['data']} ({_rows(record.plan['rows'])})",
-        "held out": f"{record.plan['held_out']} ({_rows(record.plan['held_out_rows'])})",
-        "the same for all": options,
-        "epochs": f"{' + '.join(map(str, record.rungs))}: {early}" if record.plan["halving"] else early,
-        "seed": record.plan["seed"],
-    }
-
-
-def _rows(count: int) -> str:
-    return f"{count:,} row{'' if count == 1 else 's'}"
-
-
 def number(value: float | None) -> str:
     """Return a loss as people read it."""
     return "" if value is None else f"{value:.4g}"

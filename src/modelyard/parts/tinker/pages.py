@@ -30,8 +30,9 @@ def has_run(view: View) -> bool:
 
 def listed(view: View) -> HtmlPage:
     page = view.platform.compat.training_runs.listing().page(PAGE, view.query.get("after"))
-    columns = [("run", ""), ("model", ""), ("base model", ""), ("state", ""), ("steps", "number"), ("loss", "")]
-    shown = table([*columns, ("last command", ""), ("created", "")], [_line(view, run) for run in page])
+    columns = [("run", ""), ("model", ""), ("base model", "brief"), ("state", "brief"), ("steps", "number")]
+    columns += [("loss", "choice"), ("last command", "choice"), ("created", "choice")]
+    shown = table(columns, [_line(view, run) for run in page])
     more = view.link("Older runs", "tinker", after=page.items[-1].id) if page.has_more else ""
     content = joined([shown if page.items else _nothing(), tag("p", more)])
     lead = "Trainings that programs drive, step by step, with Tinker's client."
@@ -127,7 +128,14 @@ def _tokens(run: TrainingRun, steps: Sequence[MetricRow]) -> str:
 
 
 def _commands(commands: Sequence[RunCommand]) -> Html:
-    columns = [("", "number"), ("command", ""), ("status", ""), ("came", ""), ("took", "number"), ("error", "text")]
+    columns = [
+        ("", "number"),
+        ("command", "brief"),
+        ("status", "brief"),
+        ("came", "brief"),
+        ("took", "number"),
+        ("error", "text"),
+    ]
     lines = [
         (
             one.number,
@@ -145,7 +153,7 @@ def _commands(commands: Sequence[RunCommand]) -> Html:
 def _weights(view: View, run: TrainingRun, saved: Sequence[RunWeights]) -> Html:
     if not saved:
         return tag("p", "Nothing has been saved yet.")
-    columns = [("path", ""), ("for", ""), ("checkpoint", ""), ("size", "number"), ("saved", ""), ("expires", "")]
+    columns = [("path", ""), *((name, "choice") for name in ("for", "checkpoint", "size", "saved", "expires"))]
     lines = [
         (
             tag("code", one.path),

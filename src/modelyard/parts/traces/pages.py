@@ -119,9 +119,9 @@ def listed(view: View) -> HtmlPage:
     wanted = Wanted.of(view)
     calls, further = _page(view, wanted)
     filtered = wanted != Wanted(project=wanted.project, skip=wanted.skip, inner=wanted.inner)
-    columns = [("call", ""), ("project", ""), ("status", ""), ("asked", "text"), ("answered", "text")]
+    columns = [("call", "brief"), ("project", "brief"), ("status", "brief"), ("asked", "text"), ("answered", "text")]
     lines = [_line(view, call) for call in calls]
-    shown = table([*columns, ("started", ""), ("took", "number"), ("tokens", "number")], lines)
+    shown = table([*columns, ("started", "brief"), ("took", "number"), ("tokens", "number")], lines)
     nothing = empty("No call found here.") if filtered or wanted.skip else _nothing()
     words = "Older calls" if len(calls) == PAGE else "Look at older calls"
     more = "" if further is None else view.link(words, "traces", **wanted.query(skip=further))

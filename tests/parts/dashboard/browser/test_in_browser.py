@@ -282,12 +282,52 @@ def test_on_a_small_screen_the_menu_is_folded_and_a_run_takes_few_lines(chromium
     expect(link).to_be_visible()
     page.get_by_text("Menu", exact=True).click()
     expect(link).to_be_hidden()
-    for kind in ("runs", "jobs", "keys", "reviews"):
+    for kind in ("runs", "jobs", "keys", "reviews", "models"):
         page.goto(yard.page(kind))
         rows = page.locator(".cards").first.locator("tbody tr").filter(has_not_text=NO_BREAK)
         heights = [rows.nth(at).bounding_box()["height"] for at in range(rows.count())]  # type: ignore[index]
         assert max(heights) < 150, kind
     context.close()
+
+
+@pytest.mark.parametrize(("kind", "most"), [("episodes", 2), ("variants", 2), ("webhooks", 2), ("tinker", 6)])
+def test_a_card_with_long_names_takes_few_lines_besides_these(
+    chromium: Browser, yard: Yard, kind: str, most: int
+) -> None:
+    """What is in one line of the text may begin at two heights, as a drawing does."""
+    context = new_context(chromium)
+    page = context.new_page()
+    page.set_viewport_size({"width": 400, "height": 800})
+    log_in(page, yard, yard.key)
+    page.goto(yard.page(kind))
+    cells = page.locator(".cards").first.locator("tbody tr").first.locator("td")
+    tops = {round(cell.bounding_box()["y"]) for cell in cells.all() if not NO_BREAK.search(cell.inner_text())}  # type: ignore[index]
+    assert len(tops) <= most
+    context.close()
+
+
+def test_the_lines_of_a_text_stay_apart_on_a_small_screen(chromium: Browser, yard: Yard) -> None:
+    context = new_context(chromium)
+    page = context.new_page()
+    page.set_viewport_size({"width": 400, "height": 800})
+    log_in(page, yard, yard.key)
+    run = next(
+        one
+        for one in yard.platform.evaluations.runs.list_all()
+        if one.evaluation.startswith("weave:///acme/bots/object/quiz")
+    )
+    page.goto(yard.page(f"runs/{run.id}"))
+    expect(page.locator(".cards td.text").first).to_have_css("white-space", "pre-wrap")
+    context.close()
+
+
+def test_what_stands_beside_a_button_is_at_its_height(page: Page, yard: Yard) -> None:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(yard.page("keys"))
+    row = page.locator("tr", has=page.get_by_role("button", name="Revoke")).last
+    boxes = [row.locator(one).first.bounding_box() for one in (".chip", "button")]
+    middles = [box["y"] + box["height"] / 2 for box in boxes if box]
+    assert abs(middles[0] - middles[1]) < 4
 
 
 def test_a_card_has_no_heading_without_a_value(chromium: Browser, yard: Yard) -> None:

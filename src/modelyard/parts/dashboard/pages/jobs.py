@@ -8,7 +8,7 @@ from modelyard.domain.job import JobStatus, JobSummary
 from modelyard.domain.record import Page
 from modelyard.domain.training import STEPS, TrainingJob
 from modelyard.errors import NotFound
-from modelyard.parts.annotations.pages import annotated, badges, notes
+from modelyard.parts.annotations.pages import annotated, annotated_cell, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
 from modelyard.parts.batches.records import BATCH_JOB
 from modelyard.parts.dashboard.pages.training_facts import trained_facts
@@ -19,6 +19,7 @@ from modelyard.parts.dashboard.view import (
     View,
     bar,
     begun,
+    dataset_link,
     duration,
     empty,
     lasted,
@@ -62,10 +63,9 @@ def listed(view: View) -> HtmlPage:
     page = Page(_searched(view, jobs, query), False) if query else jobs.page(PAGE, view.query.get("after"))
     known = view.platform.annotations.of(job.id if _trains(view, job) else job.subject for job in page)
     columns = [(name, "brief") for name in ("job", "works on", "status", "progress", "created")]
-    columns.append(("took", "number brief"))
     lines = [_line(view, job, known.get(job.id) or known.get(job.subject)) for job in page]
     nothing = empty("No job found.") if query + kind else _nothing(status)
-    shown = table([*columns, ("message", "text"), ("tags", "")], lines) if lines else nothing
+    shown = table([*columns, ("took", "number brief")], lines) if lines else nothing
     after = {"status": status, "kind": kind, "after": page.items[-1].id} if page.has_more else {}
     more = view.link("Older jobs", "jobs", **after) if after else ""
     among = tag("p", _order(query, kind), kind="quiet") if lines else ""
@@ -127,13 +127,11 @@ def _line(view: View, job: JobSummary, known: Annotation | None) -> Sequence[obj
     message = job.error_message or (f"waiting for {job.waiting_for}" if job.waiting_for else "")
     return (
         _name(view, job),
-        subject(view, job),
+        annotated_cell(view, subject(view, job), known, "jobs", begun(message, LONGEST_MESSAGE)),
         status_chip(job.status),
         progress(job.progress, job.total),
         when(job.created_at),
         lasted(job.started_at, job.ended_at),
-        begun(message, LONGEST_MESSAGE),
-        badges(view, known, "jobs"),
     )
 
 
@@ -147,6 +145,8 @@ def _trains(view: View, job: JobSummary) -> bool:
 
 def subject(view: View, job: JobSummary) -> Html:
     """Return a link to what a job works on."""
+    if job.subject == job.id:
+        return html(NONE)
     if job.kind in (BATCH_JOB, COLLECT_JOB, RESPONSE_JOB):
         return short_id(job.subject)
     if not (_trains(view, job) or job.kind == COMMANDS_JOB):
@@ -276,7 +276,10 @@ def _collected(view: View, job_id: str) -> Iterator[tuple[str, object]]:
     yield "dataset", f"{made.entity}/{made.project}/{made.name}"
     for name, side in (("to train on", made.train), ("held out", made.held_out)):
         if side is not None:
-            yield name, shortened(f"{side.url}, {count_text(side.rows)} rows", side.digest)
+            yield (
+                name,
+                joined([dataset_link(view, side.url), f", {count_text(side.rows)} row{'' if side.rows == 1 else 's'}"]),
+            )
     if made.left_out:
         yield "left out", ", ".join(f"{reason} {count_text(count)}" for reason, count in made.left_out.items())
     if made.training_job_id is not None:

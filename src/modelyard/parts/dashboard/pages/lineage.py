@@ -10,6 +10,7 @@ from modelyard.parts.dashboard.pages.training_facts import trained_facts
 from modelyard.parts.dashboard.view import (
     HtmlPage,
     View,
+    dataset_link,
     duration,
     name_text,
     short_id,
@@ -31,7 +32,7 @@ def checkpoint(view: View) -> HtmlPage:
         ("model", view.link(name_text(f"{found.model.project}/{found.model.name}"), "models", found.model.id)),
         ("base model", view.link(found.model.base_model, "catalogue", found.model.base_model)),
         ("made by", _job(view, made)),
-        ("data", _data(made)),
+        ("data", _data(view, made)),
         *trained_facts(view, made.job_id),
         ("trained from", NONE if found.parent_step is None else _step(view, found.model, found.parent_step)),
         ("aliases", joined(chip(name) for name in found.aliases) or NONE),
@@ -45,7 +46,7 @@ def checkpoint(view: View) -> HtmlPage:
         for run in found.runs[:MOST]
     ]
     parents = [
-        (_step(view, found.model, step.step), _job(view, step), _data(step)) for step in found.steps[1 : MOST + 1]
+        (_step(view, found.model, step.step), _job(view, step), _data(view, step)) for step in found.steps[1 : MOST + 1]
     ]
     content = joined(
         [
@@ -80,10 +81,12 @@ def _job(view: View, made: TrainedStep) -> Html:
     return view.link(joined([made.kind or "job", " ", short_id(made.job_id)]), "jobs", made.job_id)
 
 
-def _data(made: TrainedStep) -> Html:
+def _data(view: View, made: TrainedStep) -> Html:
     if made.data_digest is None:
         return html(NONE)
-    return shortened(made.data_url or f"sha256 {made.data_digest[:SHORT]}…", made.data_digest)
+    if made.data_url is not None:
+        return dataset_link(view, made.data_url)
+    return shortened(f"sha256 {made.data_digest[:SHORT]}…", made.data_digest)
 
 
 # ---- of a model
@@ -96,7 +99,7 @@ def data(view: View, model: Model, steps: Sequence[Checkpoint]) -> Html:
     for step in view.platform.models.lineage(model, steps[-1].step).steps:
         if step.data_digest is not None:
             made[step.data_digest].append(step)
-    lines = [(_data(found[0]), joined(_spaced(view, model, found))) for found in made.values()]
+    lines = [(_data(view, found[0]), joined(_spaced(view, model, found))) for found in made.values()]
     return table([("data", ""), ("checkpoints made from it", "")], lines) if lines else Html("")
 
 

@@ -9,7 +9,7 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.promotion import NotWorse
 from modelyard.domain.record import Page
-from modelyard.parts.annotations.pages import annotated, badges, notes
+from modelyard.parts.annotations.pages import annotated, annotated_cell, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
 from modelyard.parts.dashboard.pages import lineage
 from modelyard.parts.dashboard.pages.keys import key_text
@@ -20,6 +20,7 @@ from modelyard.parts.dashboard.view import (
     empty,
     name_text,
     short_id,
+    status_chip,
     verdict_chip,
     when,
     whole_number,
@@ -57,7 +58,6 @@ def listed(view: View) -> HtmlPage:
         ("aliases", "brief"),
         ("created", "brief"),
     ]
-    columns.append(("tags", ""))
     start = 'platform.models.create("support", project="bots", base_model="tabular-mini")'
     nothing = empty("No model found.") if query else empty("No model yet. Make one:", start)
     shown = table(columns, lines) if lines else nothing
@@ -81,8 +81,8 @@ def _searched(view: View, models: Iterable[Model], query: str) -> tuple[Model, .
 def _line(view: View, model: Model, known: Annotation | None) -> Sequence[object]:
     aliases = [chip(f"{one.name}: step {one.step}") for one in view.platform.models.aliases(model)]
     name = view.link(name_text(_name(model, view.host)), "models", model.id)
-    tags = badges(view, known, "models")
-    return (name, model.base_model, model.last_step, joined(aliases), when(model.created_at), tags)
+    cell = annotated_cell(view, name, known, "models")
+    return (cell, model.base_model, model.last_step, joined(aliases), when(model.created_at))
 
 
 def _name(model: Model, host: bool) -> str:
@@ -237,7 +237,7 @@ def _runs(view: View, model: Model, steps: Sequence[Checkpoint]) -> Html:
         (
             f"step {step}" if step in there else f"step {step}, deleted",
             view.link(ref_text(run.evaluation), "runs", run.id),
-            run.state,
+            status_chip(run.state),
             score_text(run),
         )
         for step, run in view.platform.part(partial(_evaluated, model))

@@ -183,7 +183,9 @@ def _slice_table(view: View, run: EvaluationRun, every: Rows, wanted: Filter) ->
         link = view.link(value, "runs", run.id, "rows", **{**wanted.query, "value": value})
         lines.append((link, len(those), _mean(those, kind), sum(row.outcome in _FAILED for row in those)))
     columns = [(wanted.field, ""), ("rows", "number"), ("mean score", "number"), ("errors", "number")]
-    return section(f"Scores by {wanted.field}, of the first {count_text(SLICED)} rows", table(columns, lines, "narrow"))
+    nothing = tag("p", f"No value of {wanted.field} is short enough: at most {LONGEST_VALUE} characters.")
+    shown = table(columns, lines, "narrow") if lines else nothing
+    return section(f"Scores by {wanted.field}, of the first {count_text(SLICED)} rows", shown)
 
 
 def _mean(those: Sequence[RowResult], kind: MetricKind | None) -> str:

@@ -5,7 +5,7 @@ from itertools import islice
 
 from modelyard.domain.evaluation.objects import ObjectRef
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
-from modelyard.parts.annotations.pages import annotated, badges, notes
+from modelyard.parts.annotations.pages import annotated, annotated_cell, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
 from modelyard.parts.dashboard.view import (
     HtmlPage,
@@ -115,9 +115,7 @@ def _choice(view: View, runs: Sequence[EvaluationRun]) -> Html:
     ]
     known = view.platform.annotations.of(run.id for run in runs)
     lines = [_line(view, run, known.get(run.id)) for run in runs]
-    shown = table(
-        [*columns, ("started", "brief"), ("took", "number brief"), ("run", "brief"), ("tags", "brief")], lines
-    )
+    shown = table([*columns, ("started", "brief"), ("took", "number brief"), ("run", "brief")], lines)
     button = tag("p", tag("button", "Compare", type="submit", kind="primary"), kind="always")
     return tag("form", shown, button, method="get", action=view.url("compare"))
 
@@ -129,7 +127,7 @@ def _line(view: View, run: EvaluationRun, known: Annotation | None) -> Sequence[
     ]
     return (
         *pick,
-        view.link(name_text(ref_text(run.evaluation)), "runs", run.id),
+        annotated_cell(view, view.link(name_text(ref_text(run.evaluation)), "runs", run.id), known, "runs"),
         prompted(run),
         status_chip(run.state),
         scorer_text(run),
@@ -137,7 +135,6 @@ def _line(view: View, run: EvaluationRun, known: Annotation | None) -> Sequence[
         when(run.started_at),
         lasted(run.started_at, run.finished_at),
         view.link(short_id(run.id), "runs", run.id),
-        badges(view, known, "runs"),
     )
 
 
