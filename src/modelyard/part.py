@@ -241,8 +241,7 @@ class Part:
     `captures` returns what keeps the answers that a caller gets under a name, or None. `submits` queues a training job
     on data of its own kind, with the arguments of `platform.training.submit`; None for other data.
     `names` returns what the part serves under a name that no model has; None for one that is not of its form. `prices`
-    returns a `ServedModel` with the prices of a request, which may depend on its prompt and on the time.
-    """
+    returns a `ServedModel` with the prices of a request, which may depend on its prompt and on the time."""
 
     name: str
     records: "Callable[[], Sequence[Record]]" = tuple

@@ -196,8 +196,7 @@ class TrainingJob:
     most. `last_heartbeat` is its worker's last sign of life, while one runs it; `estimated_end` is known from its first
     step on, while it runs. `waiting_for` is a reason to wait other than the queue, in words, None for nothing.
     `loop_id` is the loop that it trains for. `stop_reason` is, in words, the rule or number of rounds that ended it, or
-    the error.
-    """
+    the error."""
 
     id: str
     kind: str

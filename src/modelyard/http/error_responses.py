@@ -147,8 +147,7 @@ def report(failure: Exception, request_id: str) -> None:
     """Log a fault: one line, and below it the traceback of what is not an error of our own.
 
     A failure is reported once for a request. No text of it can forge a line of the log, whichever formatter writes it.
-    What is `EXPECTED` is a warning. Of it, and of a store that is full, the traceback is there at level DEBUG alone.
-    """
+    What is `EXPECTED` is a warning. Of it, and of a store that is full, the traceback is there at level DEBUG alone."""
     expected, ours = isinstance(failure, EXPECTED), isinstance(failure, errors.ModelyardError)
     told = isinstance(failure, (*EXPECTED, errors.StorageFull, errors.OutcomeUnknown))  # the line says it all
     level, verb = (logging.WARNING, "was refused") if expected else (logging.ERROR, "failed")

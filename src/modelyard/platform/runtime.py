@@ -136,8 +136,7 @@ class ProcessCache:
     `close`. `bookings` are those that are not committed yet. `budgets` are budgets as this process saw them last, by
     their ids. `failures` count the requests that failed, by entity, key and code, until who alerts of them takes them
     out. `meters` count what happens, once metrics were asked for. The first of `watches` may note and change each HTTP
-    request: `begin` or `abegin` returns what takes its response. Whatever else is kept lies in a slot of its class.
-    """
+    request: `begin` or `abegin` returns what takes its response. Whatever else is kept lies in a slot of its class."""
 
     offered: tuple[CatalogueEntry, ...] = ()
     offered_by_id: Mapping[str, CatalogueEntry] = attrs.field(factory=dict)

@@ -54,8 +54,7 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
     """Find the model, its backend, and whether requests are limited, from one snapshot.
 
     The plan is kept where the store counts the changes of its settings. Raises `Forbidden`, `InvalidInput`,
-    `ModelNotFound`.
-    """
+    `ModelNotFound`."""
     entity, project = attribution.entity, attribution.project
     principal.require(check_name(entity, "entity"), project and check_name(project, "project"))
     version = runtime.store.settings_version()  # before what it is the version of

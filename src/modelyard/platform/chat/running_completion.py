@@ -35,8 +35,7 @@ class RunningCompletion(BookedRequest):
     log-probabilities and token ids, where the backend has them. `prompt_tokens` is None where only an answer
     reports it. `makes_choices` is whether the backend makes all choices in one call. `completion` is the whole answer,
     once it is known. `created` is in Unix seconds. `at_once` counts the tokens of choices that were whole at once,
-    while others of the request are asked for.
-    """
+    while others of the request are asked for."""
 
     operation: ClassVar[str] = "chat"
     backend: Any

@@ -82,8 +82,7 @@ class Health:
     def ready(self) -> Readiness:
         """Return whether the store can be written, within a second, and whether the artifacts can.
 
-        A fault is logged in one line.
-        """
+        A fault is logged in one line."""
         return readiness(self._runtime)
 
     def leave(self) -> None:

@@ -99,8 +99,7 @@ class Training(Extended, TrainingMembers):
         has ended or not; another request with the key is refused. `needs` are the resources of the job, such as
         `{"accelerators": 1, "memory": 64}` (GiB): a worker that cannot give them leaves the job to others. Raises
         `InvalidInput`, `NotFound`, `Forbidden`, `RateLimited`, `Conflict`, `StorageFull` before the disk is, and
-        TypeError for an unknown option.
-        """
+        TypeError for an unknown option."""
         return self.submit(JobKind.SFT, model, data, options, idempotency_key=idempotency_key, needs=needs)
 
     def rl(

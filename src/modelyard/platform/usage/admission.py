@@ -37,8 +37,7 @@ def reserve(
     rate applies. `least` returns what the shortest answer would cost. `see` receives what is left of the key's rate, if
     that is limited. What dead processes hold is released when the request would be refused otherwise.
 
-    Raises `RateLimited`, `BudgetExceeded`.
-    """
+    Raises `RateLimited`, `BudgetExceeded`."""
     store, key_id, limits = runtime.store, principal.key_id, principal.limits
     here = None if asked is None else presence.presence_of(runtime)
 

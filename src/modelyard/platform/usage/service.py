@@ -132,8 +132,7 @@ class Ledger:
 
         A changed budget keeps what was spent, unless its period changes. The observer is warned when the share
         `warn_at` of it is spent, such as "0.8". Only the host may call this. Raises `InvalidInput`, `Forbidden`,
-        `NotFound` for an unknown key.
-        """
+        `NotFound` for an unknown key."""
         self._require_host()
         if period not in tuple(BudgetPeriod):
             raise InvalidInput.at("period", msg=f"must be one of {', '.join(BudgetPeriod)}")
