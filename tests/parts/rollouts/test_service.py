@@ -248,3 +248,40 @@ def test_the_same_history_from_one_seed(desk: Platform) -> None:
 
 def test_the_time_that_a_change_takes_to_settle_is_longer_than_a_process_takes_to_know() -> None:
     assert timedelta(seconds=1) < SETTLES
+
+
+def test_an_answer_is_counted_once_however_often_and_wherever_one_looks(desk: Platform) -> None:
+    rollout = start(desk)
+    for at in range(12):
+        ask(desk, f"user {at}")
+        desk.rollouts.look(rollout.id)
+    found = desk.rollouts.standing(rollout.id)
+    assert found.baseline.answers + found.candidate.answers == 12
+    kept = [*desk.rollouts.answers(rollout.id)]
+    assert found.baseline.cost + found.candidate.cost == sum(one.cost for one in kept)
+
+
+def test_a_limit_that_is_broken_points_back(desk: Platform) -> None:
+    rollout = start(desk, also={"cost": 1e-9, "errors": 0.5})
+    for at in range(40):
+        ask(desk, f"user {at}")
+    found = desk.rollouts.look(rollout.id)
+    assert (found.state, found.reason[:21]) == (RolloutState.ROLLED_BACK, "cost is above 1e-09: ")
+
+
+def test_what_fails_by_no_fault_of_the_caller_counts(desk: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollout = start(desk, also={"errors": 0.05})
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("the weights are gone")
+
+    monkeypatch.setattr("modelyard.engines.tabular.backend.TabularBackend.stream", broken)
+    for at in range(60):
+        with pytest.raises(Exception, match=r".+"):
+            ask(desk, f"user {at}")
+    with pytest.raises(InvalidInput):
+        desk.chat.complete(model=ALIAS, messages="hello", max_tokens=-1)
+    found = desk.rollouts.look(rollout.id)
+    standing = desk.rollouts.standing(rollout.id)
+    assert standing.baseline.failed + standing.candidate.failed == 60
+    assert (found.state, found.reason[:24]) == (RolloutState.ROLLED_BACK, "errors is above 0.05: 0.")
