@@ -10,6 +10,9 @@ import httpx
 import openai
 import pytest
 
+from modelyard.domain.training import SampledChoice
+from modelyard.parts.exchanges.reading import read_trajectory
+
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # or importing the client asks the network for prices
 art = pytest.importorskip("art", reason="the newest RL client has a lane of its own: tests/clients/lanes.py art-newest")
 pytestmark = [
@@ -109,6 +112,44 @@ def test_what_is_recorded_is_trained(live: Any, served: Any, ask: Ask) -> None:
         assert (result.step, await model.get_step()) == (1, 1)
 
     live(ask.__name__.replace("_", "-"), life)
+
+
+def test_what_is_recorded_with_the_key_of_an_episode_is_its_turns(served: Any) -> None:
+    owner = served.platform.acting_as(served.platform.keys.authenticate(served.key))
+    owner.models.create("recorded", project="proj", entity="acme", base_model="tabular-mini")
+    group = owner.episodes.group("recorded", model="proj/recorded", size=2, url=served.root)
+
+    async def rolled_out(episode: Any) -> Any:
+        async with openai.AsyncOpenAI(base_url=episode.base_url, api_key=episode.key) as client:
+            messages: list[Any] = [{"role": "user", "content": QUESTIONS[0]}]
+            with art.Trajectory(reward=float(episode.place)) as trajectory:
+                for seed in range(2):
+                    answer = await client.chat.completions.create(
+                        model=episode.model,
+                        messages=messages,
+                        max_tokens=8,
+                        seed=seed,
+                        logprobs=True,
+                        extra_body={"return_token_ids": True},
+                    )
+                    said = {"role": "assistant", "content": answer.choices[0].message.content}
+                    messages = [*messages, said, {"role": "user", "content": QUESTIONS[1]}]
+        return trajectory
+
+    for episode in group:
+        trajectory = asyncio.run(rolled_out(episode))
+        episode.reward(trajectory.reward)
+        data = trajectory.model_dump(mode="json")
+        ids = [one["response"]["id"] for one in data["exchanges"]["chat_completions"]]
+        assert [turn.id for turn in episode.turns()] == ids
+        logged = read_trajectory(data)
+        (trained,) = (one for one in group.trajectories().trajectories if one.metadata["place"] == episode.place)
+        assert tokens_of(logged) == tokens_of(trained)
+
+
+def tokens_of(trajectory: Any) -> list[Any]:
+    items = [item for history in trajectory.histories for item in history.items if isinstance(item, SampledChoice)]
+    return [(one.prompt_token_ids, one.token_ids, [it.logprob for it in one.logprobs or ()]) for one in items]
 
 
 def test_a_recorded_message_is_understood_and_not_trained_without_its_logprobs(live: Any, served: Any) -> None:

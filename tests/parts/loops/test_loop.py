@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -16,7 +17,8 @@ from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.errors import BudgetExceeded, InvalidInput, JobFailed
 from modelyard.formats.training_data import GROUPS
-from modelyard.parts.loops.sampling import round_metrics, tasks_of_round
+from modelyard.parts.loops import rounds
+from modelyard.parts.loops.sampling import RoundSampler, round_metrics, tasks_of_round
 
 TASKS = [{"prompt": f"question {number}", "expected": "the answer"} for number in range(5)]
 HELD_OUT = [{"prompt": f"exam {number}", "expected": "the answer"} for number in range(3)]
@@ -234,6 +236,35 @@ def test_a_budget_ends_the_loop_which_continues_when_it_is_raised(priced: Platfo
     (total,) = priced.usage.total()
     assert total.trained_tokens > 0
     assert total.completion_tokens > 0
+
+
+def test_what_other_threads_have_sampled_when_a_budget_ends_the_loop_is_kept(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended, group, asked = threading.Event(), threading.Event(), RoundSampler.group, list[int]()
+
+    class Ending(ThreadPoolExecutor):
+        def shutdown(self, *given: Any, **more: Any) -> None:
+            ended.set()
+            super().shutdown(*given, **more)
+
+    def slow(sampler: RoundSampler, round_: int, place: int, task: Mapping[str, Any]) -> TrajectoryGroup:
+        asked.append(place)
+        if not ended.is_set() and place == 0:
+            assert begun.wait(60)
+            raise BudgetExceeded("it costs too much")
+        begun.set()
+        assert ended.wait(60)
+        return group(sampler, round_, place, task)
+
+    monkeypatch.setattr(rounds, "ThreadPoolExecutor", Ending)
+    monkeypatch.setattr(RoundSampler, "group", slow)
+    options = {**SMALL, "rounds": 1, "concurrency": 2}
+    job = platform.training.loop("p/m", TASKS[:2], length, **options)
+    with pytest.raises(JobFailed, match="it costs too much"):
+        job.wait()
+    platform.training.resume(job.id).wait()
+    assert sorted(asked) == [0, 0, 1]
 
 
 @pytest.mark.parametrize(

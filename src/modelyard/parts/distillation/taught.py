@@ -4,12 +4,13 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
-from modelyard.domain.completion import CompletionRequest, Message, Sampling, TokenLogprob, token_bytes
+from modelyard.domain.completion import Completion, CompletionRequest, Message, Sampling, TokenLogprob, token_bytes
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
@@ -23,6 +24,8 @@ from modelyard.platform.chat.pipeline import CompletionPipeline
 from modelyard.platform.chat.service import Chat
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import TaughtData, each_trajectory
+from modelyard.platform.usage.booking import CompletionBooking
+from modelyard.protocols import Tx
 
 TOP_LOGPROBS = 20
 """As many alternatives as servers usually return."""
@@ -78,6 +81,42 @@ def teacher_name(runtime: Runtime, principal: Principal, teacher: "Model | Check
     return str(Chat(runtime, principal)._named({"model": teacher})["model"])
 
 
+class TeacherScores(Protocol):
+    """Where the scores of one answer are kept, so that they are asked for once."""
+
+    def find(self, ids: Sequence[int]) -> Sequence[TokenLogprob] | None:
+        """Return what is kept of these tokens."""
+
+    def write(self, ids: Sequence[int], scores: Sequence[TokenLogprob]) -> None:
+        """Write the scores of tokens, before they are booked."""
+
+    def keep(self, tx: Tx) -> None:
+        """Name what was written, in the transaction that books it."""
+
+    def kept(self) -> None:
+        """Note that the transaction is committed."""
+
+
+class _KeptCompletion(CompletionPipeline):
+    """A request of a teacher, whose scores are kept as it is booked."""
+
+    ids: Sequence[int]
+    scores: TeacherScores
+
+    def whole_booking(self, completion: Completion) -> CompletionBooking:
+        booking = super().whole_booking(completion)
+        self.scores.write(self.ids, completion.choices[0].prompt_logprobs)
+        before = booking.keep
+
+        def keep(tx: Tx) -> None:
+            if before is not None:
+                before(tx)
+            self.scores.keep(tx)
+
+        booking.keep = keep
+        return booking
+
+
 @attrs.frozen
 class Teacher:
     """A model that scores what others sampled, with so many alternatives at each token. Thread-safe."""
@@ -96,16 +135,20 @@ class Teacher:
             msg = f"is {self.name!r}, whose backend gives no log-probabilities of a prompt; take a local model or vLLM"
             raise InvalidInput.at("teacher", msg=msg)
 
-    def scored(self, one: Trajectory) -> Trajectory:
+    def scored(self, one: Trajectory, scores: TeacherScores | None = None) -> Trajectory:
+        """Return a trajectory with what the teacher says of its tokens; of one with a single answer, these are kept in
+        `scores`."""
         if not any(map(_is_sampled, chain.from_iterable(history.items for history in one.histories))):
             raise InvalidInput.at("messages_and_choices", msg="has no choice with logprobs: nothing was sampled")
         histories = []
         for place, history in enumerate(one.histories):
             with located_at(*(("additional_histories", place - 1) if place else ())):
-                histories.append(_scored(history, self._ask))
+                histories.append(_scored(history, partial(self._ask, scores)))
         return attrs.evolve(one, histories=tuple(histories))
 
-    def _ask(self, ids: Sequence[int]) -> Sequence[TokenLogprob]:
+    def _ask(self, scores: TeacherScores | None, ids: Sequence[int]) -> Sequence[TokenLogprob]:
+        if scores is not None and (found := scores.find(ids)) is not None:
+            return found
         request = CompletionRequest(
             self.name,
             (),
@@ -114,8 +157,18 @@ class Teacher:
             prompt=tuple(ids),
             prompt_logprobs=self.top_logprobs,
         )
-        flow = CompletionPipeline(self.runtime, self.principal, request, self.attribution).flow(details=True)
-        return run(flow).completion.choices[0].prompt_logprobs
+        asked = self.runtime, self.principal, request, self.attribution
+        if scores is None:
+            return _prompt_of(CompletionPipeline(*asked))
+        kept = _KeptCompletion(*asked)
+        kept.ids, kept.scores = ids, scores
+        found = _prompt_of(kept)
+        scores.kept()
+        return found
+
+
+def _prompt_of(pipeline: CompletionPipeline) -> Sequence[TokenLogprob]:
+    return run(pipeline.flow(details=True)).completion.choices[0].prompt_logprobs
 
 
 def _in_order(score: Any, data: Iterable[Any], concurrency: int) -> Iterator[Trajectory]:

@@ -16,6 +16,7 @@ from modelyard.parts.episodes.packed import IDS, entries_of, unpacked
 from modelyard.parts.episodes.records import EpisodeTurn
 
 FIRST = "the first turn"
+AGAIN = "retry: the same was asked before"
 FOLLOWS = ""
 """The prompt is the turn before, its answer and new messages, token by token."""
 
@@ -43,6 +44,11 @@ class TreeTurn:
     def id(self) -> str:
         """The id of the turn."""
         return self.turn.id
+
+    @property
+    def raw(self) -> bool:
+        """Whether it continued a prompt of text or tokens, without messages."""
+        return bool(self.turn.body.get("raw"))
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -169,10 +175,11 @@ def _replaced(turns: Sequence[TreeTurn]) -> set[str]:
     """Return the turns that were asked again: of several answers to one prompt, those that were continued count, and
     if none was, those of the last request."""
     continued = {one.parent.id for one in turns if one.parent is not None}
-    alike: defaultdict[tuple[str, ...], list[TreeTurn]] = defaultdict(list)
+    alike: defaultdict[tuple[Any, ...], list[TreeTurn]] = defaultdict(list)
     for one in turns:
         parent = "" if one.parent is None else one.parent.id
-        alike[parent, one.turn.prompt, one.turn.offered, one.turn.model_id].append(one)
+        prompt = one.prompt_ids if one.raw else one.turn.prompt
+        alike[parent, prompt, one.turn.offered, one.turn.model_id].append(one)
     replaced: set[str] = set()
     for asked in alike.values():
         last = asked[-1].turn.body["request"]
@@ -185,8 +192,6 @@ def _replaced(turns: Sequence[TreeTurn]) -> set[str]:
 def _untrained(one: TreeTurn, model_id: str) -> str:
     if one.turn.model_id != model_id:
         return f"{one.turn.called!r} answered, which is not the model that is trained"
-    if one.turn.body.get("raw"):
-        return "it continued a raw prompt, without a conversation"
     if len(one.all_ids) != one.turn.length:
         return "turns that it follows were removed"
     if not one.ids or not one.prompt_ids:
@@ -203,7 +208,7 @@ def _why_branch(one: TreeTurn, firstborn: bool) -> str:
         return _why_split(one, one.parent)
     if one.tools != one.parent.tools:
         return "other tools were offered"
-    if one.turn.whole:
+    if one.turn.whole and not one.raw:
         return "rewritten: the messages differ, and the tokens are the same"
     return FOLLOWS if firstborn else "fork: another turn follows the same one"
 
@@ -226,12 +231,15 @@ def _why_root(one: TreeTurn, turns: Sequence[TreeTurn]) -> str:
     earlier = [other for other in turns if other.turn.seq < one.turn.seq]
     if not earlier:
         return FIRST
+    if one.raw:
+        again = any(other.raw and other.prompt_ids == one.prompt_ids for other in earlier)
+        return AGAIN if again else "a prompt of its own"
     mine = _forms(one.messages)
     nearest = max(earlier, key=lambda other: common_length(mine, _forms(other.said)))
     theirs = _forms(nearest.said)
     common = common_length(mine, theirs)
     if mine == theirs[:-1]:
-        return "retry: the same was asked before"
+        return AGAIN
     if all(message.role in (Role.SYSTEM, Role.DEVELOPER) for message in one.messages[:common]):
         longer = [other for other in earlier if len(other.said) > len(mine)]
         asked = {form for other in longer for form in _forms(other.said)[common:]}

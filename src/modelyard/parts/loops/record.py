@@ -140,12 +140,26 @@ class LoopRecord:
 
     # ---- files
 
+    def add_file(self, tx: Tx, name: str, file: Mapping[str, Any]) -> None:
+        """Add a file to those that the loop continues with. Raises `LeaseLost`."""
+        job, progress = require_claim(tx, self.claimed.claim), fenced(tx, self.claimed.claim).gained()
+        tx.replace(attrs.evolve(progress, updated_at=progress.time(self.runtime.clock.now())))
+        tx.replace(attrs.evolve(job, resume={**job.resume, name: file}))
+
     def named(self, stored: StoredArtifact) -> None:
         self._loose.remove(stored.name)
 
     def replaced(self, files: Mapping[str, Any]) -> None:
         self._loose[:] = [file["artifact"] for file in files.values()]
         remove_all(self.runtime.artifacts, self._loose)
+
+    def removed(self, files: Mapping[str, Any]) -> None:
+        """Remove the artifacts of files that no record names any more."""
+        names = [file["artifact"] for file in files.values()]
+        self._loose.extend(names)
+        for name in names:
+            self.runtime.artifacts.remove(name)
+            self._loose.remove(name)
 
     def put(self, chunks: Iterator[bytes]) -> StoredArtifact:
         stored = self.runtime.artifacts.put(chunks)

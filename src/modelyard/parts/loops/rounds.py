@@ -1,7 +1,7 @@
 """The work of a loop: round after round it samples, judges, trains and validates, and stores each of these steps.
 Training and validating are separate jobs, queued in the transaction that records them in the loop's `result`; so
 whatever happens to the loop's process, each is made once. The loop runs them itself if no other worker takes them. A
-group of answers is stored as soon as it is sampled."""
+group of answers is stored as soon as it is sampled, and what a teacher says of an answer as it is booked."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ import attrs
 
 from modelyard.domain.evaluation.run import EvaluationRun, Prediction, RunState, Score
 from modelyard.domain.identity import Attribution
-from modelyard.domain.job import Job, JobKind, JobStatus, NewEvent
+from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus, NewEvent
 from modelyard.domain.models import Model
 from modelyard.domain.training import TRAINING_ROUND, TRAINING_STARTED, TrajectoryGroup
 from modelyard.errors import BudgetExceeded, TrainingError
@@ -22,6 +22,7 @@ from modelyard.formats.jsonl import read_rows
 from modelyard.formats.training_data import GROUPS
 from modelyard.parts.distillation.taught import Teacher
 from modelyard.parts.loops.config import LoopConfig, method_of
+from modelyard.parts.loops.pieces import GroupPieces, named_file, pieces_of, whole_groups
 from modelyard.parts.loops.record import RUN, LoopRecord, Turns
 from modelyard.parts.loops.sampling import RoundSampler, first_failure, round_metrics, tasks_of_round
 from modelyard.platform.evaluations.input_rows import build_specs
@@ -109,8 +110,14 @@ class TrainingLoop:
             left = ((place, task) for place, task in enumerate(tasks) if str(place) not in files)
             waiting = {threads.submit(sample, place, task): place for place, task in left}
             for future in as_completed(waiting):
-                files = self._keep(waiting[future], future.result(), files, len(tasks))
+                self._keep(waiting.pop(future), future.result(), len(tasks))
                 yield
+        except BudgetExceeded:
+            threads.shutdown(cancel_futures=True)
+            for future, place in waiting.items():  # what else was paid for by then
+                if not future.cancelled() and future.exception() is None:
+                    self._keep(place, future.result(), len(tasks))
+            raise
         finally:
             threads.shutdown(cancel_futures=True)
 
@@ -130,7 +137,8 @@ class TrainingLoop:
                     yield row
 
     def _groups(self) -> dict[str, Any]:
-        return {place: file for place, file in self.record.files.items() if intact(self.runtime, {place: file})}
+        groups = whole_groups(self.record.files)
+        return {place: file for place, file in groups.items() if intact(self.runtime, {place: file})}
 
     def _sampler(self) -> RoundSampler:
         rule = build_scorer(self.runtime, self.principal, self.namespace, self.spec["reward"], None, retries=2)
@@ -138,16 +146,26 @@ class TrainingLoop:
         place = Attribution(*self.namespace)
         asked = self.config.teacher
         teacher = None if asked is None else Teacher(self.runtime, self.principal, place, asked)
-        return RoundSampler(self.runtime, self.principal, place, name, rule, self.config, self.spec["seed"], teacher)
+        of = self.runtime, self.principal, place, name, rule, self.config, self.spec["seed"]
+        return RoundSampler(*of, teacher, partial(GroupPieces, self.record))
 
-    def _keep(self, place: int, group: TrajectoryGroup, files: dict[str, Any], count: int) -> dict[str, Any]:
+    def _keep(self, place: int, group: TrajectoryGroup, count: int) -> None:
+        """Keep a group that is whole, in the place of its pieces."""
         stored, now = self.record.put(iter([GROUPS.dump(group)])), self.runtime.clock.now()
-        files = {**files, str(place): {"artifact": stored.name, "size": stored.size, "digest": stored.digest}}
-        step = self.rounds * count + len(files)
-        self.claimed.write(lambda tx: save_resume(tx, self.claimed.claim, step, files, now))
+
+        def step(tx: Tx) -> tuple[JobProgress, Mapping[str, Any], Mapping[str, Any]]:
+            before = require_claim(tx, self.claimed.claim).resume
+            pieces = pieces_of(before, place)
+            files = {name: file for name, file in before.items() if name not in pieces}
+            files[str(place)] = named_file(stored)
+            number = self.rounds * count + len(whole_groups(files))
+            return save_resume(tx, self.claimed.claim, number, files, now), files, pieces
+
+        self.claimed.progress, files, pieces = self.runtime.store.transact(step)
+        self.claimed.moved_at = self.runtime.clock.monotonic()
         self.claimed.job = attrs.evolve(self.claimed.job, resume=files)
         self.record.named(stored)
-        return files
+        self.record.removed(pieces)
 
     # ---- training
 

@@ -14,6 +14,7 @@ from modelyard.errors import BackendError, BudgetExceeded, Overloaded, RateLimit
 from modelyard.flow import run
 from modelyard.parts.distillation.taught import Teacher
 from modelyard.parts.loops.config import LoopConfig
+from modelyard.parts.loops.pieces import GroupPieces, ScoresOfAnswer
 from modelyard.platform.catalogue.service import resolve
 from modelyard.platform.chat.backend_stream import backend_of
 from modelyard.platform.chat.pipeline import CompletionPipeline
@@ -40,10 +41,24 @@ class RoundSampler:
     config: LoopConfig
     seed: int
     teacher: Teacher | None = None
+    pieces: Callable[[int], GroupPieces] | None = None
+    """Where the pieces of a group are kept that a teacher scores."""
 
     def group(self, round_: int, place: int, task: Mapping[str, Any]) -> TrajectoryGroup:
         """Sample and judge the answers to a task of a round. Failures are part of the group, except a used-up budget.
-        Raises `BudgetExceeded`, `StoreError`."""
+        Raises `BudgetExceeded`, `LeaseLost`, `StoreError`."""
+        pieces = None if self.pieces is None else self.pieces(place)
+        if pieces is None or self.teacher is None:
+            return self._answers(round_, place, task)
+        group = pieces.answers()
+        if group is None:
+            group = self._answers(round_, place, task)
+            if group.trajectories:
+                pieces.keep_answers(group)
+        scored = [self._scored(self.teacher, one, pieces.scores(at)) for at, one in enumerate(group.trajectories)]
+        return _grouped(scored, group.exceptions, group.metadata)
+
+    def _answers(self, round_: int, place: int, task: Mapping[str, Any]) -> TrajectoryGroup:
         metadata = {"round": round_, "task": place}
         try:
             request = self._request(task, _random(self.seed, round_, place).randrange(_SEEDS))
@@ -52,12 +67,7 @@ class RoundSampler:
             raise
         except Exception as error:  # noqa: BLE001 - a task that cannot be sampled is part of the round
             return TrajectoryGroup((), (RolloutError(type(error).__name__, str(error)),), metadata)
-        judged = [self._scored(self._judged(request, choice, task)) for choice in choices]
-        return TrajectoryGroup(
-            tuple(one for one in judged if isinstance(one, Trajectory)),
-            tuple(one for one in judged if isinstance(one, RolloutError)),
-            metadata,
-        )
+        return _grouped([self._judged(request, choice, task) for choice in choices], (), metadata)
 
     def _request(self, task: Mapping[str, Any], seed: int) -> CompletionRequest:
         served = resolve(self.runtime, self.name, self.principal)
@@ -81,12 +91,10 @@ class RoundSampler:
 
         return self._patiently(sample)
 
-    def _scored(self, judged: Trajectory | RolloutError) -> Trajectory | RolloutError:
-        """Have the teacher score an answer, if there is one. What it cannot score is a failure."""
-        if self.teacher is None or isinstance(judged, RolloutError):
-            return judged
+    def _scored(self, teacher: Teacher, one: Trajectory, scores: ScoresOfAnswer) -> Trajectory | RolloutError:
+        """Have the teacher score an answer. What it cannot score is a failure."""
         try:
-            return self._patiently(partial(self.teacher.scored, judged))
+            return self._patiently(partial(teacher.scored, one, scores))
         except (BudgetExceeded, StoreError):
             raise
         except Exception as error:  # noqa: BLE001 - as above
@@ -110,6 +118,17 @@ class RoundSampler:
             return RolloutError("NoReward", reason)
         history = History((*request.messages, SampledChoice.of(choice)), request.tools)
         return Trajectory((history,), float(found.value), logs=(found.comment,) if found.comment else ())
+
+
+def _grouped(
+    ended: Sequence[Trajectory | RolloutError], failed: Sequence[RolloutError], metadata: Mapping[str, Any]
+) -> TrajectoryGroup:
+    """Return answers as a group, with those that have failed."""
+    return TrajectoryGroup(
+        tuple(one for one in ended if isinstance(one, Trajectory)),
+        (*failed, *(one for one in ended if isinstance(one, RolloutError))),
+        metadata,
+    )
 
 
 def tasks_of_round(seed: int, count: int, per_round: int, round_: int) -> Sequence[int]:

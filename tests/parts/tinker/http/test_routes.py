@@ -1,5 +1,6 @@
 """Tinker's interface over HTTP: what its client sends, and what strangers may."""
 
+from array import array
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -321,3 +322,43 @@ def test_the_connection_of_the_first_question_is_closed_where_that_can_be_asked_
     kept = tinker.post("client/config", {}, headers=[("connection", "keep-alive")])
     assert kept.headers["connection"] == "close"
     assert "connection" not in tinker.post("client/config", {}).headers
+
+
+def test_what_is_sampled_with_the_key_of_an_episode_is_its_turns(tinker: Tinker) -> None:
+    """With the tokens, log-probabilities and checkpoint that the client gets, and joined by their tokens."""
+    saved = tinker.ok("save_weights_for_sampler", model_id=tinker.run, seq_id=1, path="one")
+    path = tinker.retrieved(saved["request_id"]).json["path"]
+    platform = tinker.client.platform
+    (model,) = platform.models.list()
+    owner = platform.acting_as(platform.keys.authenticate(tinker.client.key))
+    group = owner.episodes.group("sampled", model=model, size=2)
+    for reward, episode in enumerate(group):
+        theirs = Tinker(attrs.evolve(tinker.client, key=episode.key))
+        session = theirs.ok("create_session", tags=[], sdk_version="0.38.0")["session_id"]
+        asked = {"session_id": session, "sampling_session_seq_id": 0, "model_path": path}
+        sampler = theirs.ok("create_sampling_session", **asked)["sampling_session_id"]
+        prompt = [65, 66]
+        for number in range(2):
+            given = {"chunks": [{"type": "encoded_text", "tokens": prompt}]}
+            params = {"max_tokens": 5, "seed": 3 + reward}
+            sampled = theirs.ok(
+                "asample", sampling_session_id=sampler, prompt=given, sampling_params=params, seq_id=number
+            )
+            raw = theirs.retrieved(sampled["request_id"]).raw
+            turn = episode.turns()[-1]
+            assert turn.prompt_ids == tuple(prompt)
+            assert tensor_bytes("i", turn.ids) in raw
+            assert tensor_bytes("f", [one.logprob for one in turn.logprobs or ()]) in raw
+            prompt = [*prompt, *turn.ids, 67]
+        first, second = episode.turns()
+        assert (second.parent, second.why, second.untrained) == (first, "", "")
+        weights = platform.models.checkpoint(model.id, 1)
+        assert {(one.turn.checkpoint_id, one.turn.step) for one in (first, second)} == {(weights.id, 1)}
+        episode.reward(float(reward))
+    metrics = [one.metrics["sampled_tokens"] for one in group.trajectories().trajectories]
+    assert metrics == [10, 10]
+
+
+def tensor_bytes(kind: str, numbers: Any) -> bytes:
+    """Numbers as the client's messages have them."""
+    return array(kind, numbers).tobytes()
