@@ -38,6 +38,8 @@ NO_TEXTS = {
     "JobProgress": "numbers, and the names of files",
     "Model": "what its owner noted, which goes with the model",
     "Promotion": "the numbers of a gate",
+    "RouterListing": "of the host's catalogue",
+    "StagedRollout": "settings, and the numbers of a gate",
     "RegisteredEntry": "of the host's catalogue",
     "RunSession": "what a client says of itself",
     "RunWeights": "weights",

@@ -37,7 +37,7 @@ def enlarge(path: Path, rows: int) -> None:
 def sizes(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """A file of few rows, and one of many."""
     paths = []
-    for rows in (1_000, 250_000):
+    for rows in (1_000, 300_000):
         paths.append(tmp_path_factory.mktemp("sizes") / "yard.db")
         open_platform(paths[-1]).close()
         enlarge(paths[-1], rows)

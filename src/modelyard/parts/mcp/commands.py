@@ -30,10 +30,10 @@ def mcp(store: StoreName, allow: frozenset[str]) -> None:
 
     Of what changes something, it has the tools that are allowed; what they queue is run in this process, too.
     """
-    from modelyard.parts.mcp.server import serve  # noqa: PLC0415 - the help needs no extra
-
     with ExitStack() as stack:
         platform = in_own_name(stack.enter_context(opened(store)))
+        from modelyard.parts.mcp.server import serve  # noqa: PLC0415 - the help needs no extra, nor a wrong store
+
         log_to_terminal()
         if allow & QUEUES:
             platform.prepare()

@@ -34,7 +34,7 @@ class RolloutState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more happens."""
+        """Whether nothing more happens to it."""
         return self in (RolloutState.PROMOTED, RolloutState.ROLLED_BACK, RolloutState.STOPPED)
 
 
@@ -322,7 +322,7 @@ RECORDS = (
         RolloutCursor,
         "rollout_cursors",
         ("rollout_id",),
-        indexes=_INDEXES,
+        indexes={"by_rollout": Index(("rollout_id",), ("seen",)), "by_entity": Index(("entity",))},
         domain=_DOMAIN,
         erased_with=_WITH_ITS_ROLLOUT,
     ),
