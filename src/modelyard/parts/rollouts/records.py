@@ -34,7 +34,7 @@ class RolloutState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more happens."""
+        """Whether nothing more happens to it."""
         return self in (RolloutState.PROMOTED, RolloutState.ROLLED_BACK, RolloutState.STOPPED)
 
 
