@@ -43,4 +43,4 @@ def test_a_rollout_is_started_scored_shown_and_stopped(store: str) -> None:
 
 def test_what_cannot_be_read_is_told(store: str) -> None:
     assert "must be such as 0.05,0.25,1, and is 'half'" in say(store, "start", NAME, "1", "--canary", "half", code=1)
-    assert "must be such as errors=0.05, and is 'errors'" in say(store, "start", NAME, "1", "--also", "errors", code=1)
+    assert "'errors' is not like errors=0.05" in say(store, "start", NAME, "1", "--also", "errors", code=2)

@@ -73,7 +73,7 @@ class ProcessRollouts:
     def __init__(self) -> None:
         self.begun: dict[str, tuple[RunningCompletion, Placed]] = {}
         self.mirrored: deque[Mirrored] = deque(maxlen=MOST_MIRRORED)
-        self.lock = threading.Lock()
+        self.lock: Any = threading.Lock()
         self._failed: Failed = Counter()
 
     def begin(self, running: RunningCompletion, placed: Placed) -> None:

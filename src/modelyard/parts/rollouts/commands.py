@@ -1,6 +1,7 @@
 """The commands of rollouts: start, list, show and stop them, and score answers."""
 
 from itertools import islice
+from typing import Any
 
 import attrs
 import click
@@ -11,6 +12,7 @@ from modelyard.cli.terminal import (
     entity_option,
     in_own_name,
     json_option,
+    names_once,
     opened,
     show_fields,
     show_values,
@@ -24,6 +26,17 @@ from modelyard.platform.models.promotion import PROD
 LISTED = ("id", "model", "alias", "baseline", "step", "state", "stage", "metric", "created_at")
 STEPS = ("number", "stage", "change", "baseline_scores", "candidate_scores", "difference", "low", "high", "reason")
 MOST_LISTED = 1000
+
+
+def _limit(text: str) -> tuple[str, float]:
+    name, _, most = text.partition("=")
+    try:
+        return name, float(most)
+    except ValueError:
+        raise click.BadParameter(f"{text[:100]!r} is not like errors=0.05") from None
+
+
+_LIMITS: Any = {"multiple": True, "type": _limit, "callback": names_once, "metavar": "NAME=N"}
 
 
 @click.group(cls=Group)
@@ -44,7 +57,7 @@ def rollouts() -> None:
 @click.option("--confidence", default=0.95, show_default=True, type=float, help="How sure a decision must be.")
 @click.option("--lower-is-better", is_flag=True, help="Lower scores are better.")
 @click.option("--least", default=LEAST, show_default=True, type=int, help="Scores of each arm before a stage ends.")
-@click.option("--also", multiple=True, metavar="NAME=MOST", help="The most of errors, p95 (seconds) or cost (USD).")
+@click.option("--also", help="The most of errors, p95 (seconds) or cost (USD).", **_LIMITS)
 @click.option("--shadow", type=int, help="Mirror so many answers first.")
 @click.option("--shadow-share", default=0.1, show_default=True, type=float, help="The share of answers mirrored.")
 @click.option("--purse", default="1", show_default=True, help="What mirrored answers may cost, in USD.")
@@ -59,13 +72,13 @@ def start_rollout(
     confidence: float,
     lower_is_better: bool,
     least: int,
-    also: tuple[str, ...],
+    also: tuple[tuple[str, float], ...],
     shadow: int | None,
     shadow_share: float,
     purse: str,
 ) -> None:
     """Bring STEP of MODEL to users in stages, and print the rollout's id."""
-    limits = dict(map(_limit, also))
+    limits = dict(also)
     lower = (metric,) if lower_is_better else ()
     guard = NotWorse(metric, margin=margin, confidence=confidence, lower_is_better=lower)
     mirrored = None if shadow is None else {"answers": shadow, "share": shadow_share, "purse": purse}
@@ -76,14 +89,6 @@ def start_rollout(
             .start(model, step, alias, canary=_shares(canary), guard=guard, least=least, also=limits, shadow=mirrored)
         )
         click.echo(made.id)
-
-
-def _limit(text: str) -> tuple[str, float]:
-    name, _, most = text.partition("=")
-    try:
-        return name, float(most)
-    except ValueError:
-        raise InvalidInput.at("also", msg=f"must be such as errors=0.05, and is {text[:100]!r}") from None
 
 
 def _shares(text: str) -> list[float]:

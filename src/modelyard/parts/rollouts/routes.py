@@ -194,7 +194,7 @@ def rollout_object(one: StagedRollout) -> RolloutObject:
     return RolloutObject(**shown, also=one.limits)
 
 
-step_object = answering(RolloutStepObject)
+step_object: Any = answering(RolloutStepObject)
 
 
 def answer_object(one: RolloutAnswer) -> RolloutAnswerObject:
@@ -202,10 +202,10 @@ def answer_object(one: RolloutAnswer) -> RolloutAnswerObject:
     return RolloutAnswerObject(*of, one.created_at)
 
 
-score_object = answering(RolloutScoreObject, answer="answer_id", arm="side")
-RolloutPage = page_class("RolloutPage", RolloutObject, rollout_object, "A page of rollouts.")
-RolloutStepPage = page_class("RolloutStepPage", RolloutStepObject, step_object, "A page of looks.")
-RolloutAnswerPage = page_class("RolloutAnswerPage", RolloutAnswerObject, answer_object, "A page of answers.")
+score_object: Any = answering(RolloutScoreObject, answer="answer_id", arm="side")
+RolloutPage: Any = page_class("RolloutPage", RolloutObject, rollout_object, "A page of rollouts.")
+RolloutStepPage: Any = page_class("RolloutStepPage", RolloutStepObject, step_object, "A page of looks.")
+RolloutAnswerPage: Any = page_class("RolloutAnswerPage", RolloutAnswerObject, answer_object, "A page of answers.")
 
 
 def _arm(tally: RolloutTally) -> RolloutArm:
@@ -251,7 +251,7 @@ def list_rollouts(call: RouteCall) -> Response:
 
 
 def show_rollout(call: RouteCall) -> Response:
-    """Show a rollout."""
+    """Show a rollout and its stage."""
     return json_response(rollout_object(_of(call).get(call.params["rollout"])))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import attrs
 
@@ -297,10 +297,24 @@ class StagedRollouts:
         return cursor_at(StagedRollout, index, self._rollout(snapshot, rollout_id))
 
 
+class RolloutOptions(TypedDict, total=False):
+    """What `platform.rollouts.start` takes by keyword."""
+
+    canary: Sequence[float]
+    guard: NotWorse | None
+    least: int
+    also: Mapping[str, float]
+    shadow: Mapping[str, Any] | None
+
+
 class RollOut(StagedRollouts):
     """Starts a rollout: `platform.models.roll_out`, called as `platform.rollouts.start` is."""
 
-    __call__ = StagedRollouts.start
+    def __call__(
+        self, model: Model | str, step: int, alias: str = PROD, **options: Unpack[RolloutOptions]
+    ) -> StagedRollout:
+        """Bring a step of a model to the users of an alias; see `platform.rollouts.start`."""
+        return self.start(model, step, alias, **options)
 
 
 def _is_number(value: object) -> bool:
