@@ -57,9 +57,11 @@ def read(method: Any, given: dict[str, Any]) -> None:
         pass
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", "file", pytest.param("database", marks=pytest.mark.servers)])
 def platform(request: pytest.FixtureRequest) -> Iterator[Platform]:
-    with open_platform(request.getfixturevalue("yard_file") if request.param == "file" else None) as platform:
+    place = {"file": "yard_file", "database": "yard_address"}.get(request.param)
+    artifacts = "memory://" if request.param == "database" else None
+    with open_platform(place and request.getfixturevalue(place), artifacts=artifacts) as platform:
         model = platform.models.create("m", project="p", base_model="tabular-mini")
         platform.training.sft(
             model, [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}]
