@@ -7,13 +7,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
-from mcp.client import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from modelyard import open_platform
 from modelyard.testing import ManualClock
+
+pytest.importorskip("mcp", reason="it has a lane of its own: tests/clients/lanes.py mcp")
+
+import anyio
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
 
 ROOT = Path(__file__).parents[2]
 ROWS = [{"prompt": f"say {word}", "expected": word} for word in ("yes", "no")]

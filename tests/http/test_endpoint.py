@@ -33,7 +33,7 @@ def sample(path: str) -> str:
 
 def test_only_the_catalogue_the_documents_and_the_probes_are_public() -> None:
     public = {route.path for route in Endpoint(open_platform()).table.routes if route.auth is Auth.PUBLIC}
-    assert public - {"/llms.txt", "/llms-full.txt"} == {
+    assert public - {"/llms.txt", "/llms-full.txt", "/inference/router/models"} == {
         CATALOGUE,
         "/openapi.json",
         "/docs",

@@ -42,7 +42,7 @@ CLASSES = [cls for cls in all_below(errors.ModelyardError) if cls.__module__.sta
 @each_case("error_format", error_formats())
 def test_every_class_has_a_status_and_a_body(error_format: ErrorFormat) -> None:
     def check(cls: type) -> None:
-        failure = cls(*ARGUMENTS.get(cls, ("a sentence",)))
+        failure = cls(*next((ARGUMENTS[one] for one in cls.__mro__ if one in ARGUMENTS), ("a sentence",)))
         response = failed(failure, error_format, "req-1")
         assert isinstance(response.body, bytes)
         body = json.loads(response.body)

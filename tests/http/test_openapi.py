@@ -74,6 +74,7 @@ def test_operations_have_names_of_their_own_and_say_who_may_call(shown: Any) -> 
         "check_health",
         "check_liveness",
         "check_readiness",
+        "list_router_models",
         "put_upload_file",
         "put_upload_manifest",
         "show_catalogue",

@@ -23,6 +23,7 @@ CHOOSING = (
     ("sweeps", "list"),
     ("episodes", "list"),
     ("review", "list"),
+    ("rollouts", "list"),
     ("variants", "list"),
     ("webhooks", "dead"),
     ("webhooks", "list"),

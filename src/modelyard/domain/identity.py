@@ -98,7 +98,7 @@ class Principal:
         """Raise `Forbidden` unless the scope covers both. The message is the same whether or not they exist."""
         for name, value in (("entity", entity), ("project", "" if project is None else project)):
             if not isinstance(value, str):
-                raise InvalidInput.at(name, msg="must be text")
+                check_name(value, name)
         if not self.scope.covers(entity, project):
             raise Forbidden(f"this key may not use {entity}/{project}" if project else f"this key may not use {entity}")
 

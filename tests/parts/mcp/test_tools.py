@@ -220,6 +220,7 @@ def test_the_command_says_what_it_lacks_and_what_may_be_allowed(tmp_path: Any) -
     said = CliRunner().invoke(main, ["mcp", "--store", str(tmp_path / "yard.db"), "--allow", "read,train"])
     assert said.exit_code == 2
     assert "there is no 'read' to allow; there are evaluate, train, promote" in said.output
+    open_platform(tmp_path / "yard.db").close()
     said = CliRunner().invoke(main, ["mcp", "--store", str(tmp_path / "yard.db")])
     assert said.exit_code == 1
     assert said.output == "Error: mcp is not installed; run: pip install 'modelyard[mcp]'\n"

@@ -13,7 +13,7 @@ TABLES = {
     "rollout_scores": "4bc0da4fe2e3ed00",
     "rollout_users": "dd7197c5ce86427e",
     "rollout_tallies": "9412fb88fcb5d8f3",
-    "rollout_cursors": "8b36eb798b7689d5",
+    "rollout_cursors": "cd6321cf21890380",
     "rollout_steps": "09e21c89027f0019",
 }
 

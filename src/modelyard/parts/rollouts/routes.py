@@ -262,7 +262,7 @@ def delete_rollout(call: RouteCall) -> Response:
 
 def stop_rollout(call: RouteCall) -> Response:
     """Stop a rollout: the alias points to what it did before it. Idempotent."""
-    body = structure_exactly(StopRollout, call.body or {}, "body")
+    body = structure_exactly(StopRollout, {} if call.body is None else call.body, "body")
     with problems_at("body"):
         stopped = _of(call).stop(call.params["rollout"], body.reason)
     return json_response(rollout_object(stopped))
