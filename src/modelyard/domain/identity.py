@@ -96,9 +96,10 @@ class Principal:
 
     def require(self, entity: str, project: str | None = None) -> None:
         """Raise `Forbidden` unless the scope covers both. The message is the same whether or not they exist."""
-        for name, value in (("entity", entity), ("project", "" if project is None else project)):
-            if not isinstance(value, str):
-                check_name(value, name)
+        given: object
+        for name, given in (("entity", entity), ("project", "" if project is None else project)):
+            if not isinstance(given, str):
+                check_name(given, name)  # type: ignore[arg-type]  # it says what a name is
         if not self.scope.covers(entity, project):
             raise Forbidden(f"this key may not use {entity}/{project}" if project else f"this key may not use {entity}")
 
