@@ -96,10 +96,9 @@ class Principal:
 
     def require(self, entity: str, project: str | None = None) -> None:
         """Raise `Forbidden` unless the scope covers both. The message is the same whether or not they exist."""
-        given: object
-        for name, given in (("entity", entity), ("project", "" if project is None else project)):
-            if not isinstance(given, str):
-                check_name(given, name)  # type: ignore[arg-type]  # it says what a name is
+        names = {"entity": entity, "project": "" if project is None else project}
+        for name in [name for name, given in names.items() if not isinstance(given, str)]:
+            check_name(names[name], name)
         if not self.scope.covers(entity, project):
             raise Forbidden(f"this key may not use {entity}/{project}" if project else f"this key may not use {entity}")
 
