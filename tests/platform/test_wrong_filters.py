@@ -107,6 +107,6 @@ def test_a_status_may_be_its_word_and_a_wrong_one_is_refused_at_the_call(platfor
 
 def test_what_must_be_text_is_refused_at_the_call(platform: Platform) -> None:
     for name in ("entity", "project"):
-        with pytest.raises(InvalidInput, match=f"{name}: must be text"):
+        with pytest.raises(InvalidInput, match=f"{name}: must be 1 to 128 characters"):
             platform.jobs.list(**{name: 7})
     assert not [*platform.jobs.list(project="none-such")]
