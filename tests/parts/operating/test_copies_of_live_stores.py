@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from modelyard import open_platform
 from modelyard.cli import main
+from modelyard.errors import StoreError
 from modelyard.parts import copying
 
 EXAMPLE = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
@@ -58,7 +59,7 @@ def test_a_copy_names_the_processes_that_have_its_source_open(yard_file: Path, t
 def test_a_copy_of_what_was_written_to_meanwhile_fails(
     yard_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = copying.copy_store
+    real = copying.copy_records
 
     def write_first(*given: Any) -> None:
         real(*given)
@@ -68,8 +69,10 @@ def test_a_copy_of_what_was_written_to_meanwhile_fails(
     with open_platform(yard_file) as platform:
         platform.keys.create("acme")
     with monkeypatch.context() as patch:
-        patch.setattr(copying, "copy_store", write_first)
+        patch.setattr(copying, "copy_records", write_first)
         said = call("copy", yard_file, tmp_path / "copy.db", status=1).output
     assert "was written to meanwhile" in said
     assert "copy again" in said
+    with pytest.raises(StoreError, match="copy that was not completed"):
+        open_platform(tmp_path / "copy.db")
     call("copy", yard_file, tmp_path / "again.db")

@@ -73,15 +73,16 @@ def copy(source: StoreName, target: StoreName) -> None:
         _say_who_has_it_open(kept, source)
         records = copying.size_of(kept, declared)
         to_do = 3 * records - copying.size_of(copied, declared)  # read from one, written to the other, compared
-        with click.progressbar(length=to_do, label=f"{records} records") as bar:
-            copying.copy_store(kept, copied, declared, bar.update)
-        there, here = copying.size_of(copied, declared), copying.size_of(kept, declared)
+        bar = stores.enter_context(click.progressbar(length=to_do, label=f"{records} records"))
+        with copying.unfinished(copied, declared, again=True):
+            copying.copy_records(kept, copied, declared, bar.update)
+            there, here = copying.size_of(copied, declared), copying.size_of(kept, declared)
+            if there != here:
+                raise click.ClickException(
+                    f"{printable_store(source)} was written to meanwhile: it has {here} records, and the copy {there}."
+                    f" Stop what writes to it, remove {printable_store(target)}, and copy again"
+                )
         copied.transact(forget_all)
-    if there != here:
-        raise click.ClickException(
-            f"{printable_store(source)} was written to meanwhile: it has {here} records, and the copy {there}. Stop"
-            f" what writes to it, remove {printable_store(target)}, and copy again"
-        )
     click.echo(f"{printable_store(target)} has the {records} records of {printable_store(source)}")
 
 
