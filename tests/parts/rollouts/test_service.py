@@ -197,6 +197,7 @@ def test_one_runs_on_an_alias_and_holds_its_candidate(desk: Platform) -> None:
         desk.rollouts.delete(rollout.id)
     stopped = desk.rollouts.stop(rollout.id)
     assert (stopped.state, stopped.reason) == (RolloutState.STOPPED, "stopped by host")
+    assert (stopped.share, attrs.evolve(stopped, state=RolloutState.PROMOTED).share) == (0.0, 1.0)
     assert desk.rollouts.stop(rollout.id, "again") == stopped
     assert not desk.models.checkpoint(NAME, 1).pinned
     assert desk.models.roll_out(NAME, 1).id != rollout.id

@@ -124,7 +124,7 @@ def show_rollout(store: StoreName, rollout: str, as_json: bool) -> None:
             [("rollout", attrs.asdict(one)), ("standing", attrs.asdict(found)), ("steps", decided)], as_json=True
         )
         return
-    share = f"{one.share_of(one.stage):.0%} of the users have step {one.step}"
+    share = f"{one.share:.0%} of the users have step {one.step}"
     click.echo(
         f"{one.model}:{one.alias}, step {one.baseline} to {one.step}: {one.state}, {share}. {one.reason}".rstrip()
     )

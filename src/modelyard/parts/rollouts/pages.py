@@ -50,8 +50,7 @@ def _line(view: View, one: StagedRollout) -> tuple[object, ...]:
 
 
 def _share(one: StagedRollout) -> Html:
-    share = one.share_of(one.stage)
-    return bar(share, 1.0, f"{share:.0%}")
+    return bar(one.share, 1.0, f"{one.share:.0%}")
 
 
 def shown(view: View) -> HtmlPage:

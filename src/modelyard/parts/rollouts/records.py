@@ -105,6 +105,11 @@ class StagedRollout:
         """What mirrored requests may cost, in USD."""
         return Decimal(self.shadow.get("purse", "0"))
 
+    @property
+    def share(self) -> float:
+        """The share of the users who have the new step now."""
+        return float(self.state is RolloutState.PROMOTED) if self.state.ended else self.share_of(self.stage)
+
     def share_of(self, stage: int) -> float:
         """Return the share of users that have the candidate in a stage."""
         return self.canary[stage] if stage >= 0 else 0.0
