@@ -13,6 +13,7 @@ import modelyard.testing
 from each import each_case
 from modelyard import Platform, open_platform
 from modelyard.domain.identity import Principal
+from modelyard.errors import InvalidInput
 from modelyard.part import Part, standard_parts
 from modelyard.platform.runtime import Runtime
 
@@ -159,3 +160,8 @@ def test_a_private_name_is_no_misspelling() -> None:
             with pytest.raises(AttributeError) as refused:
                 _ = of._sft  # type: ignore[attr-defined]
             assert "did you mean" not in str(refused.value)
+
+
+def test_nobody_acts_as_a_name_alone(platform: Platform) -> None:
+    with pytest.raises(InvalidInput, match="principal: must be a Principal"):
+        platform.acting_as("acme")  # type: ignore[arg-type]

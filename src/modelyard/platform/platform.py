@@ -187,8 +187,10 @@ class Platform(OpenedWith, StandardResources):
         raise InvalidInput.at("dashboard", msg="this platform was opened without a part that has pages")
 
     def acting_as(self, principal: Principal) -> "Platform":
-        """Return the platform as another principal sees it. Only the host may call this."""
+        """Return the platform as another principal sees it. Only the host may call this. Raises `InvalidInput`."""
         self._require_host()
+        if not isinstance(principal, Principal):
+            raise InvalidInput.at("principal", msg="must be a Principal: Principal(name, entity, Scope(entity))")
         return Platform(self._runtime, principal, self._life)
 
     def worker(

@@ -197,5 +197,7 @@ def test_a_request_without_max_tokens_reserves_the_longest_answer_of_its_server(
 )
 def test_the_longest_answer_is_the_one_that_a_server_lists(card: Any, longest: int) -> None:
     listed = read_list({"data": [{"id": "m", "context_length": 4096, **card}]})
-    (model,) = priced(listed, {"m": PRICE}, None, {}, None, COMMON)
+    (model,) = priced(listed, {"m": PRICE}, None, {}, (None, None), COMMON)
     assert model.entry.max_output_length == longest
+    (model,) = priced(listed, {"m": PRICE}, None, {}, (None, 300), COMMON)
+    assert model.entry.max_output_length == (300 if longest == 4096 and "5000" not in str(card) else longest)

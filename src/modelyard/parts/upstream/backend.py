@@ -189,14 +189,15 @@ def discover(
     only: Collection[str] | None = None,
     names: Mapping[str, str] = EMPTY,
     context_length: int | None = None,
+    max_output_length: int | None = None,
     capabilities: Capabilities = COMMON,
     timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
 ) -> tuple[UpstreamModel, ...]:
     """Return the models that the server lists at `<url>/models`, or `only` some, at the host's prices by model id.
 
     `names` maps ids of the server, such as llama.cpp's "/models/x.gguf", to the ids that are offered. A model without a
-    price is refused; `Pricing()` is free. `context_length` is for models if the server does not report their length.
-    Raises `InvalidInput`, `BackendError`.
+    price is refused; `Pricing()` is free. `context_length` and `max_output_length` are for models of which the server
+    does not report them; the longest answer is the whole context by default. Raises `InvalidInput`, `BackendError`.
     """
     upstream = Upstream(api_key, timeouts, SystemClock(), random.random, None)
     clients = transport.Clients(address.Address(url, api_key), 1, upstream.clock)
@@ -213,7 +214,7 @@ def discover(
         raise failure.error from failure.__cause__
     finally:
         state.clients.close()
-    return priced(read_list(body), pricing, only, names, context_length, capabilities)
+    return priced(read_list(body), pricing, only, names, (context_length, max_output_length), capabilities)
 
 
 def _listed(through: "transport.BlockingTransport", upstream: Upstream) -> bytes:

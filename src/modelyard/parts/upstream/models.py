@@ -177,10 +177,12 @@ def priced(
     pricing: Mapping[str, Pricing],
     only: Collection[str] | None,
     names: Mapping[str, str],
-    context_length: int | None,
+    lengths: tuple[int | None, int | None],
     capabilities: Capabilities,
 ) -> tuple[UpstreamModel, ...]:
-    """Return the listed models with the host's prices. Raises `InvalidInput` naming each model that lacks something."""
+    """Return the listed models with the host's prices; `lengths` are of a context and of an answer, for those of which
+    none is listed. Raises `InvalidInput` naming each model that lacks something."""
+    context_length, longest = lengths
     ids = {model.id for model in listed}
     asked = [("only", name) for name in only or ()] + [("names", name) for name in names]
     problems = [Problem((where,), f"the server does not list {name!r}") for where, name in asked if name not in ids]
@@ -199,7 +201,7 @@ def priced(
         offer(
             names.get(model.id, model.id),
             context_length=(context := model.context_length or context_length or 0),
-            max_output_length=min(model.max_output_length or context, context),
+            max_output_length=min(model.max_output_length or longest or context, context),
             pricing=pricing[names.get(model.id, model.id)],
             capabilities=capabilities,
             served_as=model.id,
