@@ -206,7 +206,7 @@ def test_a_worker_runs_each_job_in_its_own_process_until_it_is_terminated(store:
     worker.send_signal(signal.SIGTERM)
     _, reply = worker.communicate(timeout=60)
     assert worker.returncode == 0
-    assert "is stopping" in reply.splitlines()[-1]
+    assert "is stopping" in reply  # that the job has succeeded may be said after it
 
 
 @pytest.mark.parts

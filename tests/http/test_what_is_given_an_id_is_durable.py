@@ -19,6 +19,7 @@ MAY_BE_LOST = {
     "EpisodeTurn": "a turn reaches the disk with its row of usage, or both are lost",
     "LedgerEntry": "rows of usage reach the disk within a second",
     "ProcessRecord": "a sign of life",
+    "RolloutAnswer": "the arm of an answer reaches the disk with its row of usage, or both are lost",
     "Sample": "a sample is lost with its process",
     "SlowAnswer": "a note of a row of usage, kept within a second as that is",
     "UsageTotal": "a sum of rows of usage",

@@ -13,12 +13,14 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def call(address: str, *words: str) -> None:
     """Have a program run with these arguments, send it what signals come, and end as it ends."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # what comes before it knows whom to send it waits
         connection.connect(address)
         request = json.dumps({"words": words, "folder": os.getcwd(), "environment": dict(os.environ)})
         socket.send_fds(connection, [request.encode()], [0, 1, 2])
         pid = int(connection.recv(64))
         for number in FORWARDED:
             signal.signal(number, lambda number, _: os.killpg(pid, number))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         status = int(connection.recv(64) or -signal.SIGKILL)
     if status >= 0:
         os._exit(status)
