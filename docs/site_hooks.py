@@ -20,6 +20,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     page.meta["tags"] = list(DocsPage(path, "", markdown).also)
     if path.startswith("reference/api/"):
         page.meta["search"] = {"boost": 0.1}
+    elif path == "how-to/evaluate.md":  # what says most of judges is not where most people begin
+        page.meta["search"] = {"boost": 3}
     return FILE.sub(r'```\1 title="\2"', markdown)
 
 
