@@ -461,7 +461,7 @@ def test_a_url_without_version_means_the_latest_one_of_now(yard: Any) -> None:
 
 def test_a_dataset_outlives_the_jobs_that_read_it(yard: Any) -> None:
     dataset = yard.training.upload("rows", [plain(1)], project="p")
-    yard.training.sft(yard.model(), dataset.url).wait()
+    yard.training.sft(yard.model(), dataset).wait()
     yard.training.sft(yard.model(), dataset.url).cancel()
     assert dataset.artifact in yard.files()
 

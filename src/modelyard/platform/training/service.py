@@ -184,8 +184,9 @@ class Training(Extended, TrainingMembers):
         if isinstance(data, StoredArtifact):
             check_groups(self._runtime.artifacts, data, self._check(request))
             return self._submit(request, {**own(data), **({ADVANCES: True} if advances else {})})
-        if isinstance(data, str) and "://" in data:
-            return self._submit(request, *self._dataset_named(request, data))
+        if isinstance(data, Dataset) or (isinstance(data, str) and "://" in data):
+            named = data.url if isinstance(data, Dataset) else data
+            return self._submit(request, *self._dataset_named(request, named))
         try:
             stored, rows = self._keep(self._rows(request), data)
         except FileNotFoundError as missing:
