@@ -155,7 +155,7 @@ def test_rows_of_another_method_are_refused_by_their_dataset(
 ) -> None:
     scored = platform.training.upload("scored", answers, project="p")
     with pytest.raises(InvalidInput, match="messages"):
-        platform.training.sft(student, scored.url)
+        platform.training.sft(student, scored)
     row = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}
     examples = platform.training.upload("examples", [row], project="p")
     with pytest.raises(InvalidInput, match="messages_and_choices"):

@@ -84,7 +84,7 @@ class Training(Extended, TrainingMembers):
     def sft(
         self,
         model: Model | str,
-        data: ExampleData | str | os.PathLike[str],
+        data: ExampleData | Dataset | str | os.PathLike[str],
         *,
         idempotency_key: str | None = None,
         needs: Resources | None = None,
@@ -93,7 +93,7 @@ class Training(Extended, TrainingMembers):
         """Fine-tune a model on examples, in their order. `options` are the fields of `SFTConfig`.
 
         `model` is a model, its id or its name ("project/name", "entity/project/name"). `data` are examples, as values
-        or plain dicts; the URL of a dataset; or, for the host alone, the path of a JSON Lines file. Rows are checked
+        or plain dicts; a dataset or its URL; or, for the host alone, the path of a JSON Lines file. Rows are checked
         now. The same model, URL and configuration requested again while the first job has not ended is that job. With
         an `idempotency_key` (1 to 255 visible ASCII characters) the same request is the same job for ever, whether it
         has ended or not; another request with the key is refused. `needs` are the resources of the job, such as
@@ -122,7 +122,7 @@ class Training(Extended, TrainingMembers):
     def dpo(
         self,
         model: Model | str,
-        data: PreferenceData | str | os.PathLike[str],
+        data: PreferenceData | Dataset | str | os.PathLike[str],
         *,
         idempotency_key: str | None = None,
         needs: Resources | None = None,
@@ -139,7 +139,7 @@ class Training(Extended, TrainingMembers):
     def distill(
         self,
         model: Model | str,
-        data: TaughtData | str | os.PathLike[str],
+        data: TaughtData | Dataset | str | os.PathLike[str],
         *,
         idempotency_key: str | None = None,
         needs: Resources | None = None,
@@ -153,14 +153,14 @@ class Training(Extended, TrainingMembers):
         together as one. Both models must have the same tokenizer. `options` are the fields of `DistillConfig`. Raises
         as `sft` does.
         """
-        rows = data if isinstance(data, str | os.PathLike) else each_trajectory(data)
+        rows = data if isinstance(data, Dataset | str | os.PathLike) else each_trajectory(data)
         return self.submit(JobKind.DISTILL, model, rows, options, idempotency_key=idempotency_key, needs=needs)
 
     def submit(
         self,
         kind: str,
         model: Model | str,
-        data: Iterable[Any] | StoredArtifact | str | os.PathLike[str],
+        data: Iterable[Any] | StoredArtifact | Dataset | str | os.PathLike[str],
         options: Mapping[str, Any] = EMPTY,
         *,
         idempotency_key: str | None = None,
