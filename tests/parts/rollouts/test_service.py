@@ -11,6 +11,7 @@ from each import each_case
 from modelyard import NotWorse, Platform, open_platform
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import Conflict, InvalidInput, NotFound
+from modelyard.parts.rollouts import arms
 from modelyard.parts.rollouts.records import RolloutChange, RolloutState, Side, StagedRollout
 from modelyard.parts.rollouts.upkeep import SETTLES
 from modelyard.testing.clock import ManualClock
@@ -285,3 +286,11 @@ def test_what_fails_by_no_fault_of_the_caller_counts(desk: Platform, monkeypatch
     standing = desk.rollouts.standing(rollout.id)
     assert standing.baseline.failed + standing.candidate.failed == 60
     assert (found.state, found.reason[:24]) == (RolloutState.ROLLED_BACK, "errors is above 0.05: 0.")
+
+
+def test_an_answer_whose_beginning_was_forgotten_is_kept(desk: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of very many requests at once the oldest are forgotten; what was paid for is answered all the same."""
+    rollout = start(desk)
+    monkeypatch.setattr(arms.ProcessRollouts, "begin", lambda *_: None)
+    sent = ask(desk, "ann")
+    assert [one.id for one in desk.rollouts.answers(rollout.id)] == [sent.id]

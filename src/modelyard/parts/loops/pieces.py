@@ -3,6 +3,7 @@ stored in the transaction that books it, so that whatever ends the loop, nobody 
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from io import BytesIO
 from typing import Any
 
@@ -57,13 +58,14 @@ class GroupPieces:
         return ScoresOfAnswer(self, str(at))
 
     def _find(self, name: str) -> bytes | None:
+        """Return what a piece has; None of one that is not there, or whose file was lost: it is made again."""
         file = self.record.files.get(f"{self.place}/{name}")
-        try:
-            if file is not None:
-                with self.record.runtime.artifacts.open(file["artifact"], file["digest"]) as opened:
-                    return bytes(opened.read())
-        except ArtifactMissing:
-            pass
+        if file is not None:
+            with (
+                suppress(ArtifactMissing),
+                self.record.runtime.artifacts.open(file["artifact"], file["digest"]) as kept,
+            ):
+                return bytes(kept.read())
         return None
 
     def _add(self, tx: Tx, name: str, stored: StoredArtifact) -> None:

@@ -82,7 +82,7 @@ def copy(source: StoreName, target: StoreName) -> None:
                     f"{printable_store(source)} was written to meanwhile: it has {here} records, and the copy {there}."
                     f" Stop what writes to it, remove {printable_store(target)}, and copy again"
                 )
-        copied.transact(forget_all)
+            copied.transact(forget_all)
     click.echo(f"{printable_store(target)} has the {records} records of {printable_store(source)}")
 
 

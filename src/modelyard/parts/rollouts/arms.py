@@ -141,7 +141,7 @@ class RolloutCapture:
         self, running: RunningCompletion, completion: Completion, keep: Callable[[Tx], object] | None
     ) -> Callable[[Tx], object]:
         """Return what keeps the arm and the propensity of an answer, after `keep`."""
-        _, placed = self.process.begun[running.id]
+        _, placed = self.process.begun.get(running.id) or (running, self._placed(running))  # it may be forgotten
         rollout, plan, clock = self.rollout, running.plan, running.runtime.clock
         assert plan is not None, "it answered"
         price = cost(completion.usage, plan.served.entry.pricing)
