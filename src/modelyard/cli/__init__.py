@@ -15,7 +15,6 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Models": {},
     "Work": {
-        "train": ("modelyard.cli.training:train", "Train a model: sft, rl, dpo, distill, import."),
         "evaluate": ("modelyard.cli.evaluations:evaluate", "Evaluate models, and print their scores."),
         "runs": ("modelyard.cli.evaluations:runs", "List, show, compare, report and export evaluation runs."),
         "jobs": ("modelyard.cli.jobs:jobs", "Manage jobs: trainings and evaluations."),

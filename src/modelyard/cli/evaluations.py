@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ def evaluate(
             found = platform.evaluations.run_each(**named)
         except TypeError as wrong:  # an option that a run does not have
             raise click.UsageError(str(wrong)) from wrong
-        show(as_json, RUN_COLUMNS, [_run_row(result.run, as_json) for result in found])
+        _show_runs(as_json, [result.run for result in found])
         for result in found:
             _say_what_has_no_score(result.run)
         if save is not None:
@@ -136,13 +137,20 @@ def list_runs(store: StoreName, last: int, tag: str | None, project: str | None,
             named = {one.subject for one in platform.annotations.list(tag=tag)}
             every = (run for run in every if run.id in named)  # type: ignore[assignment]
         found = islice((run for run in every if project in (None, run.project)), last)
-        show(as_json, RUN_COLUMNS, [_run_row(run, as_json) for run in found])
+        _show_runs(as_json, found)
+
+
+def _show_runs(as_json: bool, runs: Iterable[EvaluationRun]) -> None:
+    more = ("imported", "prompts") if as_json else ()  # with what the table says next to the name of the model
+    show(as_json, (*RUN_COLUMNS, *more), [_run_row(run, as_json) for run in runs])
 
 
 def _run_row(run: EvaluationRun, whole: bool) -> tuple[object, ...]:
     score = (run.summary or {}).get("mean")
     if whole:
-        return run.id, run.evaluation, run.model, run.project, run.state, scorer_text(run), score, run.started_at
+        asked = (run.summary or {}).get("imported"), run.prompts
+        names = run.id, run.evaluation, run.model, run.project, run.state
+        return *names, scorer_text(run), score, run.started_at, *asked
     names = id_text(run.id), ref_text(run.evaluation), model_text(run), run.project, run.state
     return *names, scorer_text(run), score_text(run), run.started_at
 

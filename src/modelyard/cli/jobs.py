@@ -144,8 +144,9 @@ def _plain(_: Any, __: Any, value: Any) -> Any:
 @jobs.command("cancel")
 @store_option
 @click.argument("job")
-def cancel_job(store: StoreName, job: str) -> None:
+def cancel_job(store: StoreName, job: str) -> object:
     """Cancel JOB (named as for `jobs show`); a running one stops at its next step or row."""
     with opened(store) as platform:
         ended = in_own_name(platform).jobs.cancel(job_named(platform, job).id)
     click.echo(f"cancelling {job}" if ended.status is JobStatus.RUNNING else f"{job} is {ended.status}")
+    return ended

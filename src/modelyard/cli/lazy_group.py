@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import modelyard
+from modelyard.cli.answers import error_text, with_json
 from modelyard.part import Part, standard_parts
 
 PARTS = "modelyard.parts"
@@ -24,8 +25,9 @@ def parts_of(context: click.Context | None) -> Sequence[Part]:
     return standard_parts() if found is None else found
 
 
-def _place_last(command: click.Command) -> click.Command:
-    """Let the help of a command begin with its own options, and end with those that every one has."""
+def _completed(command: click.Command) -> click.Command:
+    """Let a command take `--json`, and its help begin with its own options, and end with those that every one has."""
+    with_json(command)
     command.params.sort(key=lambda one: one.name in ("store", "factory", "artifacts"))
     return command
 
@@ -33,7 +35,7 @@ def _place_last(command: click.Command) -> click.Command:
 class Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command = super().get_command(ctx, cmd_name)
-        return command and _place_last(command)
+        return command and _completed(command)
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -85,6 +87,19 @@ class LazyGroup(Group):
         context.meta[PARTS] = self._parts
         return context
 
+    def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
+        """Run the command line. With `--json` an error is a JSON object, on the last line of standard error."""
+        given = sys.argv[1:] if args is None else args
+        if "--json" not in given or not options.get("standalone_mode", True):
+            return super().main(args, *more, **options)
+        try:
+            status = super().main(args, *more, **{**options, "standalone_mode": False})
+        except (click.ClickException, click.Abort) as wrong:
+            error = wrong if isinstance(wrong, click.ClickException) else click.ClickException("it was interrupted")
+            click.echo(error_text(error), err=True)
+            status = error.exit_code
+        sys.exit(status)
+
     def invoke(self, context: click.Context) -> Any:
         """Run the command; a request of the system to end is an interrupt, so that a job that it runs is given back."""
         if threading.current_thread() is threading.main_thread():
@@ -101,7 +116,7 @@ class LazyGroup(Group):
         where = self._known().get(cmd_name)
         if where is None:
             return None
-        command = _place_last(_loaded(where[0]))
+        command = _completed(_loaded(where[0]))
         for child, home in self.children.get(cmd_name, {}).items():
             assert isinstance(command, click.Group)
             command.add_command(_loaded(home), child)

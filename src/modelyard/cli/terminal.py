@@ -1,7 +1,6 @@
 """Parts that the commands share: options, errors as one line, the platform of a store, tables."""
 
 import getpass
-import json
 import re
 import sys
 import time
@@ -17,6 +16,7 @@ import attrs
 import click
 from click.core import ParameterSource
 
+from modelyard.cli.answers import JSON_HELP, json_text
 from modelyard.cli.lazy_group import parts_of
 from modelyard.compose import is_address, open_platform, store_address
 from modelyard.errors import ArtifactsUnavailable, InvalidInput, StoreBusy, nearest
@@ -145,7 +145,7 @@ def noted_entity(context: click.Context, parameter: click.Parameter, value: str 
 
 
 entity_option = click.option("--entity", callback=noted_entity, help="Only those of this entity.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+json_option = click.option("--json", "as_json", is_flag=True, help=JSON_HELP)
 
 
 _MAKING = "modelyard keys create --entity NAME"
@@ -254,7 +254,7 @@ def printable_store(store: StoreName) -> str:
 
 def show(as_json: bool, headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     if as_json:
-        click.echo(json.dumps([dict(zip(headers, row, strict=True)) for row in rows], default=_json_form))
+        click.echo(json_text([dict(zip(headers, row, strict=True)) for row in rows]))
     else:
         click.echo(text_table(headers, [[shown(value) for value in row] for row in rows]))
 
@@ -267,12 +267,6 @@ def shown(value: object) -> object:
     return "" if value is None else value
 
 
-def _json_form(value: Any) -> Any:
-    if hasattr(value, "keys"):
-        return dict(value)
-    return value.isoformat() if isinstance(value, datetime) else str(shown(value))
-
-
 def show_values(as_json: bool, columns: Sequence[str], found: Iterable[object]) -> None:
     show(as_json, columns, [[getattr(value, column) for column in columns] for value in found])
 
@@ -280,7 +274,7 @@ def show_values(as_json: bool, columns: Sequence[str], found: Iterable[object]) 
 def show_fields(fields: Iterable[tuple[str, Any]], as_json: bool = False) -> None:
     named = dict(fields)
     if as_json:
-        click.echo(json.dumps(named, default=_json_form))
+        click.echo(json_text(named))
         return
     width = max(map(len, named))
     for name, value in named.items():

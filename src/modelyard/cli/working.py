@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from modelyard.cli.answers import tell
 from modelyard.cli.terminal import (
     StoreName,
     named_artifacts,
@@ -111,6 +112,7 @@ def work(
         patiently(lambda: stack.enter_context(worker))
         does = "waits for jobs" if cluster is None else f"submits jobs to {cluster.name}, where they outlive it"
         logger.info("worker %s %s; Ctrl-C stops it", worker.id, does)
+        tell({"worker": worker.id})
         try:
             worker.ended.wait()
         except KeyboardInterrupt:

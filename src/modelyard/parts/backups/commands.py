@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from modelyard.cli.answers import tell
 from modelyard.cli.lazy_group import parts_of
 from modelyard.cli.terminal import (
     PlaceType,
@@ -48,6 +49,7 @@ def backup(store: StoreName, file: Path) -> None:
         with _removed_if_it_fails(file, sums_file(file)):
             sums = write_sums(file)
     click.echo(f"wrote {file}, {len(sums.artifacts)} files in {artifacts_folder(file)}, and {sums_file(file)}")
+    tell({"file": file, "artifacts": artifacts_folder(file), "files": len(sums.artifacts), "sums": sums_file(file)})
     if lost:
         raise click.ClickException(
             f"{len(lost)} records have lost their files in the store itself, such as {lost[0].kind} {lost[0].id} of"
@@ -62,7 +64,7 @@ def backup(store: StoreName, file: Path) -> None:
     "--artifacts", metavar="FOLDER|ADDRESS", callback=not_empty, help="Where its files go, if not next to TARGET."
 )
 @click.option("--check", is_flag=True, help="Read all of FILE, and write nothing.")
-def restore(file: Path, target: StoreName | None, artifacts: str | None, check: bool) -> None:
+def restore(file: Path, target: StoreName | None, artifacts: str | None, check: bool) -> object:
     """Copy a backup back, and check it.
 
     TARGET is a file that must not exist, or an empty database. Everything is compared before and after. The backup
@@ -102,6 +104,8 @@ def restore(file: Path, target: StoreName | None, artifacts: str | None, check: 
             restoring.to_database(found, store, place, parts)
     if target is not None:
         click.echo(f"{printable_store(target)} has {_counts(found)}, each compared with the backup")
+    where = None if target is None else printable_store(target)
+    return {"file": file, "target": where, "records": found.count, "files": len(found.digests)}
 
 
 @contextmanager

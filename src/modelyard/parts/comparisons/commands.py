@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
 
+from modelyard.cli.answers import tell
 from modelyard.cli.evaluations import save_option
 from modelyard.cli.names import run_named
 from modelyard.cli.terminal import PlaceType, StoreName, opened, store_option
+from modelyard.http.evaluations.comparison import show_comparison
 from modelyard.parts.comparisons.sheet import checked_ending
 from modelyard.report.evaluations.export import check_report_path
 
@@ -26,7 +29,7 @@ def compare(
     lower_is_better: tuple[str, ...],
     cluster_by: str | None,
     save: Path | None,
-) -> None:
+) -> object:
     """Compare several runs in a table.
 
     All pairs are compared, or each run with a baseline. p is corrected for all of them.
@@ -45,6 +48,9 @@ def compare(
         click.echo(str(found))
         if save is not None:
             found.save(save)
+    ids = {label: run.id for label, run in found.runs.items()}
+    pairs = [{**attrs.asdict(one, recurse=False), "comparison": show_comparison(one.comparison)} for one in found.pairs]
+    return {"runs": ids, "baseline": found.baseline, "pairs": pairs}
 
 
 @click.command()
@@ -75,6 +81,7 @@ def compare_runs(
         options: Any = {"lower_is_better": lower_is_better, "cluster_by": cluster_by}
         report = platform.evaluations.compare(baseline=before, candidate=after, **options)
         click.echo(str(report))
+        tell({"baseline": before.id, "candidate": after.id, **attrs.asdict(show_comparison(report.comparison))})
         if save is not None:
             report.save(save)
         if not_worse:

@@ -5,6 +5,7 @@ from itertools import islice
 
 import click
 
+from modelyard.cli.answers import tell
 from modelyard.cli.lazy_group import Group
 from modelyard.cli.terminal import (
     StoreName,
@@ -47,6 +48,7 @@ def show_rows(store: StoreName, dataset: str, first: int) -> None:
     with opened(store) as platform:
         for row in islice(platform.datasets.rows(dataset), first):
             click.echo(json.dumps(row, ensure_ascii=False))
+            tell(row)
 
 
 @datasets.command("split")

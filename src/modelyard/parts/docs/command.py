@@ -21,7 +21,7 @@ _WORD = re.compile(r"\w{3,40}")
 
 @click.command()
 @click.argument("topic", nargs=-1)
-def docs(topic: tuple[str, ...]) -> None:
+def docs(topic: tuple[str, ...]) -> object:
     """Show a page of the docs as Markdown, or list the pages.
 
     TOPIC is the name of a page (`train`, `reference/cli`), its title, or a word for what you look for (`mock`, `helm`).
@@ -37,6 +37,9 @@ def docs(topic: tuple[str, ...]) -> None:
         raise click.ClickException(unknown(known, wanted))
     shown = found[0].text if wanted and len(found) == 1 else "\n".join(listing(found))
     click.echo_via_pager(shown.rstrip("\n"))  # which ends it with a line
+    one = found[0] if wanted and len(found) == 1 else None
+    pages_listed = [{"name": page.name, "title": page.title, "sentence": page.sentence} for page in found]
+    return pages_listed if one is None else {"name": one.name, "title": one.title, "text": one.text}
 
 
 def matching(known: Sequence[DocsPage], wanted: str) -> Sequence[DocsPage]:

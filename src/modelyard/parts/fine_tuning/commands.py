@@ -32,7 +32,7 @@ ENDINGS = ("", ".jsonl")
 @click.option("--no-wait", is_flag=True, help="Leave the jobs to a worker.")
 def import_jobs(
     store: StoreName, records: Path, files: Path, base_model: str, no_wait: bool, **place: str | None
-) -> None:
+) -> object:
     """Repeat fine-tuning jobs of another service here.
 
     RECORDS has the jobs as the service's client shows them: one JSON object, a list, a page of a list, or one on each
@@ -46,9 +46,13 @@ def import_jobs(
         repeated = [_repeated(platform, job, uploaded, base_model, place) for job in jobs]
         if not no_wait:
             _finish(platform, repeated)
+        answer = list[dict[str, Any]]()
         for job, made in zip(jobs, repeated, strict=True):
             shown = platform.compat.fine_tuning.get(made.id)
             click.echo(f"{job.get('id', '-')}  {made.id}  {shown.fine_tuned_model or shown.job.status}")
+            facts = {"id": job.get("id"), "job": made.id, "status": shown.job.status, "model": shown.fine_tuned_model}
+            answer.append(facts)
+    return answer
 
 
 def _records(path: Path) -> Iterator[Mapping[str, Any]]:

@@ -25,7 +25,8 @@ def _acts(context: click.Context, option: click.Parameter, given: str) -> frozen
 @click.option(
     "--allow", default="", metavar="NAME,...", callback=_acts, help=f"What it may do besides: {', '.join(ACTS)}."
 )
-def mcp(store: StoreName, allow: frozenset[str]) -> None:
+@click.option("--json", "as_json", is_flag=True, help="What it speaks in any case.")
+def mcp(store: StoreName, allow: frozenset[str], as_json: bool) -> None:
     """Let a coding agent read this store by the Model Context Protocol, over stdin and stdout.
 
     Of what changes something, it has the tools that are allowed; what they queue is run in this process, too.

@@ -48,7 +48,7 @@ def _short(value: Any) -> str:
 @click.command()
 @store_option
 @click.argument("job")
-def pause(store: StoreName, job: str) -> None:
+def pause(store: StoreName, job: str) -> object:
     """Stop JOB at its next step, until it is resumed.
 
     JOB is a training, named as for `jobs show`. One that waits is kept waiting.
@@ -58,12 +58,13 @@ def pause(store: StoreName, job: str) -> None:
         paused = in_own_name(platform).training.job(found.id).pause()
     stands = "pauses at its next step" if paused.status is JobStatus.RUNNING else "is paused"
     click.echo(f"{paused.id} {stands}; modelyard jobs resume {paused.id} continues it")
+    return paused
 
 
 @click.command()
 @store_option
 @click.argument("job")
-def resume(store: StoreName, job: str) -> None:
+def resume(store: StoreName, job: str) -> object:
     """Continue JOB, which is paused or was ended by a budget.
 
     JOB is a training, named as for `jobs show`.
@@ -71,12 +72,13 @@ def resume(store: StoreName, job: str) -> None:
     with opened(store) as platform:
         resumed = platform.training.resume(job_named(platform, job).id)
         click.echo(f"{resumed.id} is {resumed.status}")
+    return resumed
 
 
 @click.command()
 @store_option
 @click.argument("job")
-def retry(store: StoreName, job: str) -> None:
+def retry(store: StoreName, job: str) -> object:
     """Try JOB again, which has failed or was cancelled.
 
     JOB is named as for `jobs show`. A training on a dataset is queued as a new job; an evaluation goes on, and
@@ -89,3 +91,4 @@ def retry(store: StoreName, job: str) -> None:
         else:
             again = platform.jobs.get(platform.jobs.retry(found.id).id)
     click.echo(f"{again.id} is {again.status}; modelyard jobs watch {again.id} follows it")
+    return again

@@ -77,11 +77,12 @@ def _key_row(key: ApiKey) -> tuple[Any, ...]:
 @keys.command("revoke")
 @store_option
 @click.argument("key")
-def revoke_key(store: StoreName, key: str) -> None:
+def revoke_key(store: StoreName, key: str) -> object:
     """Revoke KEY: its id, its name or how its secret begins. Requests with it are refused within a second."""
     with opened(store) as platform:
         found = platform.keys.revoke(key_named(platform, key).id)
     click.echo(f"revoked {found.prefix}… of {found.entity}")
+    return {"id": found.id, "entity": found.entity, "prefix": found.prefix, "revoked": found.revoked_at}
 
 
 def key_named(platform: Platform, text: str) -> ApiKey:

@@ -108,23 +108,25 @@ def aliases(store: StoreName, model: str, as_json: bool) -> None:
 @click.argument("step", type=click.IntRange(min=0))
 @alias_option
 @click.option("--not-worse", metavar="EVALUATION", help="Only if its run of this is not worse than the current one's.")
-def promote(store: StoreName, model: str, step: int, alias: str, not_worse: str | None) -> None:
+def promote(store: StoreName, model: str, step: int, alias: str, not_worse: str | None) -> object:
     """Point an alias of MODEL (an id, or [entity/]project/name) at the checkpoint of STEP."""
     require = None if not_worse is None else NotWorse(not_worse)
     with opened(store) as platform:
         made = in_own_name(platform).models.promote(model, step, alias, require=require)
     click.echo(f"{alias} points to step {made.step}" + _before(made.from_step) + verdict_text(made.verdict))
+    return made
 
 
 @click.command("rollback")
 @store_option
 @click.argument("model")
 @alias_option
-def rollback(store: StoreName, model: str, alias: str) -> None:
+def rollback(store: StoreName, model: str, alias: str) -> object:
     """Point an alias of MODEL back to where it pointed before."""
     with opened(store) as platform:
         made = in_own_name(platform).models.rollback(model, alias)
     click.echo(f"{alias} points to step {made.step}" + _before(made.from_step))
+    return made
 
 
 def _before(step: int | None) -> str:

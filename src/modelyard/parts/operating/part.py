@@ -46,6 +46,9 @@ PART = Part(
             "Models", f"{_MODELS}:rollback", "Point an alias of MODEL back to where it pointed before."
         ),
         "keys": Command(_WHO, "modelyard.parts.operating.key_commands:keys", "Manage API keys."),
+        "train": Command(
+            "Work", "modelyard.parts.operating.train_commands:train", "Train a model: sft, rl, dpo, distill, import."
+        ),
         "usage": Command(
             _WHO,
             f"{_USAGE}:usage",

@@ -27,7 +27,7 @@ from modelyard.stores import schema_changes
 
 @click.command()
 @store_option
-def migrate(store: StoreName) -> None:
+def migrate(store: StoreName) -> object:
     """Bring the tables of an older version to this one. A file is also migrated when it is opened.
 
     A database without tables is left as it is, so that this may run before the first server.
@@ -39,23 +39,25 @@ def migrate(store: StoreName) -> None:
         require_store(store)
         open_store(store, parts=parts).close()
         click.echo(f"{store} is up to date")
-        return
+        return {"store": store, "changes": []}
     address = store_address(store, parts)
     assert address is not None
     if not address.exists(store):
         click.echo(f"{printable_store(store)} has no tables yet; `modelyard serve` makes them")
-        return
-    for name in address.migrate(store, records_of(parts), schema_changes.changes_of(parts)):
+        return {"store": printable_store(store), "changes": []}
+    made = address.migrate(store, records_of(parts), schema_changes.changes_of(parts))
+    for name in made:
         click.echo(name)
     click.echo(
         f"{printable_store(store)} is up to date; servers of an older version refuse to write until they restart"
     )
+    return {"store": printable_store(store), "changes": made}
 
 
 @click.command()
 @click.argument("source", type=StoreType(), metavar="SOURCE")
 @click.argument("target", type=StoreType(), metavar="TARGET")
-def copy(source: StoreName, target: StoreName) -> None:
+def copy(source: StoreName, target: StoreName) -> object:
     """Copy every record from SOURCE to TARGET, each a file or the address of a database, and compare the two.
 
     What is written to SOURCE after the beginning is not copied: stop everything that writes to it first. If it has
@@ -84,6 +86,7 @@ def copy(source: StoreName, target: StoreName) -> None:
                 )
             copied.transact(forget_all)
     click.echo(f"{printable_store(target)} has the {records} records of {printable_store(source)}")
+    return {"source": printable_store(source), "target": printable_store(target), "records": records}
 
 
 def _say_who_has_it_open(store: Store, name: StoreName) -> None:

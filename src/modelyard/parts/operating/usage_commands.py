@@ -223,7 +223,7 @@ def set_budget(
     project: str | None,
     period: str,
     warn_at: str | None,
-) -> None:
+) -> object:
     """Let ENTITY, or one key or project of it, spend LIMIT USD: in total, or in each day or month."""
     with opened(store) as platform:
         whose = _whose(platform, entity, key, project)
@@ -232,14 +232,17 @@ def set_budget(
     every = "in total" if made.period is BudgetPeriod.TOTAL else f"a {made.period}"
     whom = f"key {key} of {entity}" if key else f"project {project} of {entity}" if project else entity
     click.echo(f"{whom} may spend {made.limit:f} USD {every}, and has spent {made.spent:f}")
+    return made
 
 
 @budget.command("remove")
 @store_option
 @click.argument("entity")
 @_one_option
-def remove_budget(store: StoreName, entity: str, key: str | None, project: str | None) -> None:
+def remove_budget(store: StoreName, entity: str, key: str | None, project: str | None) -> object:
     """Remove the budget of ENTITY, or of one key or project of it, with its record of what was spent."""
     with opened(store) as platform:
-        platform.usage.remove_budget(**_whose(platform, entity, key, project))
+        whose = _whose(platform, entity, key, project)
+        platform.usage.remove_budget(**whose)
     click.echo(f"{entity} has no such budget any more")
+    return whose

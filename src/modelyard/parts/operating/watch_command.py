@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from modelyard.cli.answers import tell
 from modelyard.cli.jobs import job_named
 from modelyard.cli.names import EVALUATIONS
 from modelyard.cli.terminal import StoreName, opened, patiently, show_fields, store_option
@@ -19,7 +20,7 @@ SHOWN = ("loss", "reward", "held_out", "score", "failed")
 @click.command()
 @store_option
 @click.argument("job")
-def watch(store: StoreName, job: str) -> None:
+def watch(store: StoreName, job: str) -> object:
     """Follow JOB until it ends.
 
     JOB is named as for `jobs show`. A worker elsewhere runs it, or else this command does. While the store is away it
@@ -37,11 +38,13 @@ def watch(store: StoreName, job: str) -> None:
                 done, total = _how_far(event, bar.pos)
                 bar.length = total or bar.length
                 bar.update(done - bar.pos, _numbers_line(event.data))
+                tell(event)
         ended = patiently(lambda: platform.jobs.get(found.id))
         numbers = patiently(lambda: _final_numbers(platform, ended))
     click.echo(f"{ended.status}" + (f": {ended.error_message}" if ended.error_message else ""))
     if numbers:
         show_fields(numbers)
+    return {"job": ended, "numbers": dict(numbers)}
 
 
 def _final_numbers(platform: Platform, job: JobSummary) -> list[tuple[str, object]]:

@@ -58,15 +58,15 @@ TEMPTING = RewardPlan(brevity, rounds=6, questions=16, learning_rate=4e-5)
 
 @click.command()
 @click.argument("folder", type=PlaceType(file_okay=False), default=Path("quickstart"))
-def quickstart(folder: Path) -> None:
+def quickstart(folder: Path) -> object:
     """Fine-tune, reinforce and evaluate a small model, in seconds.
 
     The data are real. All that it makes lies in FOLDER (default: ./quickstart).
     """
-    run(folder)
+    return {"store": folder / "yard.db", "model": run(folder)}
 
 
-def run(folder: Path, say: Callable[[str], None] = click.echo) -> None:
+def run(folder: Path, say: Callable[[str], None] = click.echo) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "yard.db"
     with made_whole(file), open_platform(file, project=PROJECT) as platform:
@@ -78,6 +78,7 @@ def run(folder: Path, say: Callable[[str], None] = click.echo) -> None:
         story.tell()
         _show_usage(platform, say)
         _show_places(file, story.address, say)
+    return story.address
 
 
 def _new_name(platform: Platform) -> str:

@@ -84,7 +84,7 @@ def keep(
 @click.argument("entity")
 @click.option("--keep-ledger", is_flag=True, help="Keep what it used and what that cost, without texts.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def delete_entity(store: StoreName, entity: str, keep_ledger: bool, yes: bool) -> None:
+def delete_entity(store: StoreName, entity: str, keep_ledger: bool, yes: bool) -> object:
     """Delete all data of an entity for ever.
 
     Its keys, models, jobs, runs and texts go, with their files; running jobs are cancelled first. It may be repeated.
@@ -92,6 +92,7 @@ def delete_entity(store: StoreName, entity: str, keep_ledger: bool, yes: bool) -
     with opened(store) as platform:
         say_if_unknown(platform, entity)
         if not yes:
-            click.confirm(f"Delete all data of {entity} for ever?", abort=True)
+            click.confirm(f"Delete all data of {entity} for ever?", abort=True, err=True)
         removed = platform.delete_entity(entity, keep_ledger=keep_ledger)
     click.echo(f"deleted {removed} records of {entity}{', and kept its ledger' if keep_ledger else ''}")
+    return {"entity": entity, "records": removed, "ledger_kept": keep_ledger}

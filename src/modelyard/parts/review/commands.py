@@ -1,11 +1,13 @@
 """The commands of reviews: draw rows, label them, and see what judges are worth."""
 
+import csv
 from itertools import islice
 from pathlib import Path
 
 import attrs
 import click
 
+from modelyard.cli.answers import tell
 from modelyard.cli.lazy_group import Group
 from modelyard.cli.names import RUN_HELP, run_named
 from modelyard.cli.terminal import (
@@ -46,11 +48,13 @@ def review() -> None:
 @_scorer_option
 @click.option("--rows", default=100, show_default=True, type=int, help="How many rows to draw.")
 @click.option("--seed", default=0, show_default=True, type=int, help="The same draws the same rows of other runs.")
-def start_review(store: StoreName, run: str, scorer: str | None, rows: int, seed: int) -> None:
+def start_review(store: StoreName, run: str, scorer: str | None, rows: int, seed: int) -> object:
     """Draw rows of RUN to label, and print the id of the review."""
     with opened(store) as platform:
         found = run_named(platform, run)
-        click.echo(in_own_name(platform).part(Reviews).start(found, scorer, rows=rows, seed=seed).id)
+        started = in_own_name(platform).part(Reviews).start(found, scorer, rows=rows, seed=seed)
+    click.echo(started.id)
+    return started
 
 
 @review.command("list")
@@ -68,21 +72,25 @@ def list_reviews(store: StoreName, entity: str | None, as_json: bool) -> None:
 @store_option
 @click.argument("review")
 @_person
-def label_rows(store: StoreName, review: str, person: str) -> None:
+def label_rows(store: StoreName, review: str, person: str) -> object:
     """Label the rows of REVIEW as PERSON, one after the other, until q."""
     with opened(store) as platform:
         reviews = platform.part(Reviews)
         found = reviews.get(review)
+        labelled = 0
         while (row := reviews.next(review, person)) is not None:
             click.echo(_text(found, row))
-            said = click.prompt(_question(found), prompt_suffix=" ")
+            said = click.prompt(_question(found), prompt_suffix=" ", err=True)
             if said.strip() == STOP:
-                return
+                break
             try:
                 reviews.label(review, person, row.place, label_of(found, said))
+                labelled += 1
             except InvalidInput as wrong:
                 click.echo(str(wrong), err=True)
-    click.echo("every row is labelled")
+        else:
+            click.echo("every row is labelled")
+    return {"review": review, "person": person, "labelled": labelled, "done": row is None}
 
 
 def _question(found: Review) -> str:
@@ -99,10 +107,12 @@ def _text(found: Review, row: RowToLabel) -> str:
 @store_option
 @click.argument("review")
 @_person
-def export_labels(store: StoreName, review: str, person: str) -> None:
+def export_labels(store: StoreName, review: str, person: str) -> object:
     """Print the rows of REVIEW for PERSON to label as CSV."""
     with opened(store) as platform:
-        click.echo(platform.part(Reviews).write_csv(review, person), nl=False)
+        written = platform.part(Reviews).write_csv(review, person)
+    click.echo(written, nl=False)
+    return list(csv.DictReader(written.splitlines(keepends=True)))
 
 
 @review.command("import")
@@ -110,11 +120,13 @@ def export_labels(store: StoreName, review: str, person: str) -> None:
 @click.argument("review")
 @_person
 @click.argument("file", type=click.Path(dir_okay=False, exists=True, path_type=Path))
-def import_labels(store: StoreName, review: str, person: str, file: Path) -> None:
+def import_labels(store: StoreName, review: str, person: str, file: Path) -> object:
     """Keep the labels of PERSON from a CSV FILE, all or none."""
     text = file.read_bytes().decode("utf-8", errors="replace")
     with opened(store) as platform:
-        click.echo(f"{platform.part(Reviews).read_csv(review, person, text)} labels")
+        kept = platform.part(Reviews).read_csv(review, person, text)
+    click.echo(f"{kept} labels")
+    return {"review": review, "person": person, "labels": kept}
 
 
 @review.command("disagreements")
@@ -177,6 +189,7 @@ def compare(
         found = platform.part(Reviews).compare(*runs, scorer, lower_is_better=lower_is_better)
     verdict = found.verdict(margin)
     click.echo(f"{verdict} (margin {margin:g}): {found}")
+    tell({"verdict": verdict, "margin": margin, "corrected": found.corrected, "checked": found.check.checked})
     if not_worse and verdict is not JudgedVerdict.NOT_WORSE:
         raise click.ClickException(str(verdict))
 
@@ -184,7 +197,9 @@ def compare(
 @review.command("delete")
 @store_option
 @click.argument("review")
-def delete_review(store: StoreName, review: str) -> None:
+def delete_review(store: StoreName, review: str) -> object:
     """Delete REVIEW with its labels."""
     with opened(store) as platform:
-        click.echo(platform.part(Reviews).delete(review).id)
+        gone = platform.part(Reviews).delete(review)
+    click.echo(gone.id)
+    return gone

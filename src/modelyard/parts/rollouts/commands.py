@@ -76,7 +76,7 @@ def start_rollout(
     shadow: int | None,
     shadow_share: float,
     purse: str,
-) -> None:
+) -> object:
     """Bring STEP of MODEL to users in stages, and print the rollout's id."""
     limits = dict(also)
     lower = (metric,) if lower_is_better else ()
@@ -89,6 +89,7 @@ def start_rollout(
             .start(model, step, alias, canary=_shares(canary), guard=guard, least=least, also=limits, shadow=mirrored)
         )
         click.echo(made.id)
+    return made
 
 
 def _shares(text: str) -> list[float]:
@@ -138,28 +139,32 @@ def show_rollout(store: StoreName, rollout: str, as_json: bool) -> None:
 @click.argument("request")
 @click.argument("value", type=float)
 @click.option("--metric", default=THUMBS, show_default=True, help="What is scored, from 0 to 1.")
-def score_answer(store: StoreName, request: str, value: float, metric: str) -> None:
+def score_answer(store: StoreName, request: str, value: float, metric: str) -> object:
     """Keep VALUE, from 0 to 1, as a score of the answer to REQUEST."""
     with opened(store) as platform:
         made = platform.part(StagedRollouts).score(request, value, metric)
         click.echo(f"{made.side}: {made.metric} {made.value:g}")
+    return made
 
 
 @rollouts.command("stop")
 @store_option
 @click.argument("rollout")
 @click.option("--reason", default="", help="Why, for who reads it later.")
-def stop_rollout(store: StoreName, rollout: str, reason: str) -> None:
+def stop_rollout(store: StoreName, rollout: str, reason: str) -> object:
     """Stop ROLLOUT: all users get what they had before it."""
     with opened(store) as platform:
         stopped = in_own_name(platform).part(StagedRollouts).stop(rollout, reason)
         click.echo(f"{stopped.state}: {stopped.reason}" if stopped.reason else stopped.state.value)
+    return stopped
 
 
 @rollouts.command("delete")
 @store_option
 @click.argument("rollout")
-def delete_rollout(store: StoreName, rollout: str) -> None:
+def delete_rollout(store: StoreName, rollout: str) -> object:
     """Delete ROLLOUT, which has ended, with its answers and scores."""
     with opened(store) as platform:
-        click.echo(platform.part(StagedRollouts).delete(rollout).id)
+        gone = platform.part(StagedRollouts).delete(rollout)
+    click.echo(gone.id)
+    return gone

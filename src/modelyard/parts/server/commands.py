@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from modelyard.asgi import asgi_app, dashboard_app
+from modelyard.cli.answers import tell
 from modelyard.cli.terminal import (
     StoreName,
     named_factory,
@@ -174,6 +175,7 @@ def serve(
             anonymous=None if anonymous is None else anonymous_principal(anonymous),
         )
         app = forwarded.behind_proxy(app, root_path, proxies or forwarded.LOOPBACK)
+        tell({"url": f"http://{host}:{port}", "store": printable_store(store)})
         with ending_with_workers(platform):
             run(app, host, port, grace, platform.health.leave, head_timeout)
 
@@ -192,6 +194,7 @@ def ui(store: StoreName, port: int) -> None:
     with opened(store) as platform:
         log_to_terminal("text")
         click.echo(f"Look at http://127.0.0.1:{port}/ ; Ctrl-C stops it", err=True)
+        tell({"url": f"http://127.0.0.1:{port}/", "store": printable_store(store)})
         run(dashboard_app(platform, reader=host_principal()), "127.0.0.1", port)
 
 

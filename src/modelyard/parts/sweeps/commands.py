@@ -69,7 +69,7 @@ def train_sweep(
     no_wait: bool,
     priority: int | None,
     **more: Any,
-) -> None:
+) -> object:
     """Train MODEL on DATA with every combination of options.
 
     DATA is a file, or the name or URL of a data set, such as modelyard:///local/desk/rooms-train:v0.
@@ -83,9 +83,10 @@ def train_sweep(
             raise click.UsageError(str(wrong)) from wrong
         if no_wait:
             click.echo(sweep.id)
-            return
+            return {"sweep": sweep.id}
         log_to_terminal()
-        _print(sweep.wait())
+        _print(ended := sweep.wait())
+        return {"sweep": sweep.id, "trials": _plain_trials(ended)}
 
 
 def _part(text: str) -> float | str:
@@ -135,9 +136,13 @@ def show_sweep(store: StoreName, sweep: str, save: Path | None, as_json: bool) -
         if save:
             found.save(save)
         if as_json:
-            click.echo(json.dumps([{**attrs.asdict(one), "options": dict(one.options)} for one in found.table()]))
+            click.echo(json.dumps(_plain_trials(found)))
         else:
             _print(found)
+
+
+def _plain_trials(sweep: SweepHandle) -> list[dict[str, Any]]:
+    return [{**attrs.asdict(one), "options": dict(one.options)} for one in sweep.table()]
 
 
 def _print(sweep: SweepHandle) -> None:

@@ -60,7 +60,7 @@ def add_base_model(
     price_completion: Decimal,
     full: bool,
     weights: str | None,
-) -> None:
+) -> object:
     """Offer a model under an id, and train on it.
 
     It is in a folder (transformers format, safetensors), or a GGUF file, of which such a folder is made beside it,
@@ -86,6 +86,7 @@ def add_base_model(
         )
     show_source(found)
     click.echo(f"{entry.id} is offered from now on by every process that opens {printable_store(store)}")
+    return {"id": entry.id, "name": entry.name, "source": found.source}
 
 
 def show_source(found: BaseSource) -> None:

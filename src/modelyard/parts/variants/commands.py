@@ -12,6 +12,7 @@ from modelyard.cli.terminal import (
     in_own_name,
     json_option,
     opened,
+    show,
     show_fields,
     show_values,
     store_option,
@@ -51,8 +52,15 @@ def show_variant(store: StoreName, variant: str, as_json: bool) -> None:
     """List the versions of VARIANT (project/name), and its aliases."""
     with opened(store) as platform:
         versions, aliases = list(platform.part(Variants).versions(variant)), platform.part(Variants).aliases(variant)
-    show_values(as_json, VERSION, versions)
-    if aliases and not as_json:
+    if as_json:
+        named = [[alias.name for alias in aliases if alias.number == one.number] for one in versions]
+        values = [
+            [*(getattr(one, column) for column in VERSION), names] for one, names in zip(versions, named, strict=True)
+        ]
+        show(True, (*VERSION, "aliases"), values)
+        return
+    show_values(False, VERSION, versions)
+    if aliases:
         click.echo()
         show_values(False, ALIAS, aliases)
 
@@ -81,20 +89,24 @@ def _say(made: VariantVersion, as_json: bool) -> None:
 @variants.command("export")
 @store_option
 @click.argument("version")
-def export_variant(store: StoreName, version: str) -> None:
+def export_variant(store: StoreName, version: str) -> object:
     """Print VERSION (project/name@3, project/name@prod, project/name) as a file to review."""
     with opened(store) as platform:
-        click.echo(platform.part(Variants).file(version).encode(), nl=False)
+        written = platform.part(Variants).file(version)
+    click.echo(written.encode(), nl=False)
+    return {"version": version, "file": written}
 
 
 @variants.command("diff")
 @store_option
 @click.argument("before")
 @click.argument("after")
-def diff_variants(store: StoreName, before: str, after: str) -> None:
+def diff_variants(store: StoreName, before: str, after: str) -> object:
     """Show how the versions BEFORE and AFTER differ."""
     with opened(store) as platform:
-        click.echo(platform.part(Variants).diff(before, after).text, nl=False)
+        found = platform.part(Variants).diff(before, after)
+    click.echo(found.text, nl=False)
+    return {"before": found.before.number, "after": found.after.number, "changed": found.changed, "diff": found.text}
 
 
 @variants.command("promote")
@@ -103,43 +115,47 @@ def diff_variants(store: StoreName, before: str, after: str) -> None:
 @click.argument("number", type=click.IntRange(min=1))
 @_alias_option
 @click.option("--not-worse", metavar="EVALUATION", help="Only if its run of this is not worse than the current one's.")
-def promote_variant(store: StoreName, variant: str, number: int, alias: str, not_worse: str | None) -> None:
+def promote_variant(store: StoreName, variant: str, number: int, alias: str, not_worse: str | None) -> object:
     """Point an alias of VARIANT at the version NUMBER."""
     require = None if not_worse is None else NotWorse(not_worse)
     with opened(store) as platform:
-        _moved(in_own_name(platform).part(Variants).promote(variant, number, alias, require=require))
+        return _moved(in_own_name(platform).part(Variants).promote(variant, number, alias, require=require))
 
 
 @variants.command("rollback")
 @store_option
 @click.argument("variant")
 @_alias_option
-def roll_back_variant(store: StoreName, variant: str, alias: str) -> None:
+def roll_back_variant(store: StoreName, variant: str, alias: str) -> object:
     """Point an alias of VARIANT back to where it pointed before."""
     with opened(store) as platform:
-        _moved(in_own_name(platform).part(Variants).rollback(variant, alias))
+        return _moved(in_own_name(platform).part(Variants).rollback(variant, alias))
 
 
-def _moved(made: VariantMove) -> None:
+def _moved(made: VariantMove) -> VariantMove:
     before = "" if made.before is None else f", before to version {made.before}"
     click.echo(f"{made.alias} points to version {made.number}{before}{verdict_text(made.verdict)}")
+    return made
 
 
 @variants.command("unalias")
 @store_option
 @click.argument("variant")
 @click.argument("alias")
-def remove_variant_alias(store: StoreName, variant: str, alias: str) -> None:
+def remove_variant_alias(store: StoreName, variant: str, alias: str) -> object:
     """Remove ALIAS of VARIANT; its history stays."""
     with opened(store) as platform:
-        click.echo(f"removed {in_own_name(platform).part(Variants).remove_alias(variant, alias).alias}")
+        made = in_own_name(platform).part(Variants).remove_alias(variant, alias)
+    click.echo(f"removed {made.alias}")
+    return made
 
 
 @variants.command("delete")
 @store_option
 @click.argument("variant")
-def delete_variant(store: StoreName, variant: str) -> None:
+def delete_variant(store: StoreName, variant: str) -> object:
     """Delete VARIANT with all of its versions, if no alias points to one."""
     with opened(store) as platform:
         found = platform.part(Variants).delete(variant)
     click.echo(f"deleted {found.project}/{found.name}")
+    return found

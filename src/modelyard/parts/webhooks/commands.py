@@ -68,10 +68,12 @@ def _events_text(events: tuple[str, ...]) -> str:
 @webhooks.command("remove")
 @store_option
 @click.argument("webhook")
-def remove_webhook(store: StoreName, webhook: str) -> None:
+def remove_webhook(store: StoreName, webhook: str) -> object:
     """Remove WEBHOOK, with the messages that wait for it."""
     with opened(store) as platform:
-        click.echo(f"removed {platform.part(Webhooks).remove(webhook).id}")
+        gone = platform.part(Webhooks).remove(webhook)
+    click.echo(f"removed {gone.id}")
+    return {"id": gone.id, "entity": gone.entity, "url": gone.url}
 
 
 @webhooks.command("rotate")
@@ -89,7 +91,7 @@ def rotate_webhook(store: StoreName, webhook: str, hours: float, as_json: bool) 
 @webhooks.command("test")
 @store_option
 @click.argument("webhook")
-def test_webhook(store: StoreName, webhook: str) -> None:
+def test_webhook(store: StoreName, webhook: str) -> object:
     """Post a test message to WEBHOOK, with whatever else is due."""
     with opened(store) as platform:
         message = platform.part(Webhooks).test(webhook)
@@ -98,6 +100,7 @@ def test_webhook(store: StoreName, webhook: str) -> None:
     if problem is not None:
         raise click.ClickException(f"the message was not delivered: {problem or 'another process delivers it'}")
     click.echo(f"delivered {message.id}")
+    return {"id": message.id, "type": message.type, "delivered": True}
 
 
 @webhooks.command("alert")
@@ -105,11 +108,12 @@ def test_webhook(store: StoreName, webhook: str) -> None:
 @click.argument("entity")
 @click.option("--share", default=0.1, show_default=True, help="The part of the requests that must have failed.")
 @click.option("--at-least", default=5, show_default=True, help="How many must have failed.")
-def alert_of_failures(store: StoreName, entity: str, share: float, at_least: int) -> None:
+def alert_of_failures(store: StoreName, entity: str, share: float, at_least: int) -> object:
     """Post requests.failed, once in five minutes, when so many requests of ENTITY have failed within them."""
     with opened(store) as platform:
         made = platform.part(Webhooks).alert_of_failures(share, at_least=at_least, entity=entity)
     click.echo(f"{entity} is told when {made.at_least} or more requests fail, and {made.share:.4g} of all")
+    return made
 
 
 @webhooks.command("dead")
@@ -125,7 +129,9 @@ def list_dead(store: StoreName, entity: str | None, as_json: bool) -> None:
 @webhooks.command("redeliver")
 @store_option
 @click.argument("message")
-def redeliver_message(store: StoreName, message: str) -> None:
+def redeliver_message(store: StoreName, message: str) -> object:
     """Try MESSAGE again: a served platform or a worker delivers it."""
     with opened(store) as platform:
-        click.echo(f"{platform.part(Webhooks).redeliver(message).id} is due")
+        found = platform.part(Webhooks).redeliver(message)
+    click.echo(f"{found.id} is due")
+    return {column: getattr(found, column) for column in MESSAGE}

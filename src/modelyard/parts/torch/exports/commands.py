@@ -43,7 +43,7 @@ def _checkpoint_options(command: C) -> C:
 @click.argument("model")
 @click.option("--to", required=True, callback=not_empty, help="The new folder or file; or s3://bucket/prefix.")
 @_checkpoint_options
-def export_model(store: StoreName, model: str, to: str, **options: Any) -> None:
+def export_model(store: StoreName, model: str, to: str, **options: Any) -> object:
     """Write a checkpoint of MODEL where others load it.
 
     As an adapter folder for peft and vLLM, merged into its base model, or as a GGUF file.
@@ -51,6 +51,7 @@ def export_model(store: StoreName, model: str, to: str, **options: Any) -> None:
     with opened(store) as platform:
         in_own_name(platform).models.export(model, to, **options)
     click.echo(f"wrote {printable(to)}")
+    return {"model": model, "to": to}
 
 
 @click.command()
@@ -60,7 +61,7 @@ def export_model(store: StoreName, model: str, to: str, **options: Any) -> None:
 @click.option("--public", is_flag=True, help="Let everybody see a model that is new on the hub.  [default: private]")
 @click.option("--revision", callback=not_empty, help="The branch to commit to.  [default: the main branch]")
 @_checkpoint_options
-def push_model(store: StoreName, model: str, name: str, public: bool, revision: str | None, **options: Any) -> None:
+def push_model(store: StoreName, model: str, name: str, public: bool, revision: str | None, **options: Any) -> object:
     """Send a checkpoint of MODEL to a hub.
 
     As one commit, with the token of HF_TOKEN or of `hf auth login`.
@@ -68,6 +69,7 @@ def push_model(store: StoreName, model: str, name: str, public: bool, revision: 
     with opened(store) as platform:
         made = in_own_name(platform).models.push(model, name, private=not public, revision=revision, **options)
     click.echo(f"{made.url} is at commit {made.commit}")
+    return made
 
 
 @click.command()
@@ -76,7 +78,7 @@ def push_model(store: StoreName, model: str, name: str, public: bool, revision: 
 @click.argument("model")
 @click.option("--project", help="The project of a model that is new.")
 @click.option("--base-model", callback=not_empty, help="The base model of a new model.  [default: the adapter's own]")
-def import_adapter(store: StoreName, folder: Path, model: str, project: str | None, base_model: str | None) -> None:
+def import_adapter(store: StoreName, folder: Path, model: str, project: str | None, base_model: str | None) -> object:
     """Add the adapter in FOLDER to MODEL.
 
     It was saved by peft, and becomes the next checkpoint of MODEL, which is made if it is new.
@@ -84,3 +86,4 @@ def import_adapter(store: StoreName, folder: Path, model: str, project: str | No
     with opened(store) as platform:
         made = in_own_name(platform).models.import_adapter(folder, model, project=project, base_model=base_model)
     click.echo(f"{printable(model)} has it as step {made.step}, {made.digest}")
+    return {"model": model, "step": made.step, "digest": made.digest}

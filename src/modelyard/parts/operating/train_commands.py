@@ -38,30 +38,30 @@ def train() -> None:
 
 @train.command()
 @_training
-def sft(**given: Any) -> None:
+def sft(**given: Any) -> object:
     """Fine-tune MODEL on examples: {"messages": [...]} on each line."""
-    _train(JobKind.SFT, **given)
+    return _train(JobKind.SFT, **given)
 
 
 @train.command()
 @_training
-def dpo(**given: Any) -> None:
+def dpo(**given: Any) -> object:
     """Train MODEL to prefer answers: {"messages": [...], "chosen": ..., "rejected": ...} on each line."""
-    _train(JobKind.DPO, **given)
+    return _train(JobKind.DPO, **given)
 
 
 @train.command()
 @_training
-def distill(**given: Any) -> None:
+def distill(**given: Any) -> object:
     """Train MODEL to answer as its teacher: trajectories with the teacher's logprobs, one on each line."""
-    _train(JobKind.DISTILL, **given)
+    return _train(JobKind.DISTILL, **given)
 
 
 @train.command()
 @_training
-def rl(**given: Any) -> None:
+def rl(**given: Any) -> object:
     """Train MODEL on rewards: {"trajectories": [{"messages_and_choices": [...], "reward": ...}, ...]} on each line."""
-    _train(JobKind.RL, **given)
+    return _train(JobKind.RL, **given)
 
 
 def _train(
@@ -74,7 +74,7 @@ def _train(
     no_wait: bool,
     idempotency_key: str | None,
     priority: int | None,
-) -> None:
+) -> object:
     with opened(store, must_exist=base_model is None) as platform:
         made = None
         if base_model is not None:
@@ -98,7 +98,7 @@ def _train(
             raise
         if no_wait:
             click.echo(job.id)
-            return
+            return {"job": job.id}
         try:
             log_to_terminal()
             checkpoint = job.result(progress=sys.stderr.isatty())
@@ -106,3 +106,4 @@ def _train(
             raise click.ClickException(f"{failed}; modelyard jobs show {job.id} shows all") from failed
     metrics = "  ".join(f"{name} {value:.4g}" for name, value in sorted(checkpoint.metrics.items()))
     click.echo(f"{model} is at step {checkpoint.step}  {metrics}".rstrip())
+    return {"job": job.id, "model": model, "step": checkpoint.step, "metrics": checkpoint.metrics}
