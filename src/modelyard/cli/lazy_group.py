@@ -12,7 +12,6 @@ import click
 from click.shell_completion import CompletionItem
 
 import modelyard
-from modelyard.cli.answers import error_text, with_json
 from modelyard.part import Part, standard_parts
 
 PARTS = "modelyard.parts"
@@ -27,6 +26,8 @@ def parts_of(context: click.Context | None) -> Sequence[Part]:
 
 def _completed(command: click.Command) -> click.Command:
     """Let a command take `--json`, and its help begin with its own options, and end with those that every one has."""
+    from modelyard.cli.answers import with_json  # noqa: PLC0415 - the help loads no command
+
     with_json(command)
     command.params.sort(key=lambda one: one.name in ("store", "factory", "artifacts"))
     return command
@@ -92,10 +93,14 @@ class LazyGroup(Group):
         given = sys.argv[1:] if args is None else args
         if "--json" not in given or not options.get("standalone_mode", True):
             return super().main(args, *more, **options)
+        from modelyard.cli.answers import error_text  # noqa: PLC0415 - the help loads no command
+
         try:
             status = super().main(args, *more, **{**options, "standalone_mode": False})
-        except (click.ClickException, click.Abort) as wrong:
-            error = wrong if isinstance(wrong, click.ClickException) else click.ClickException("it was interrupted")
+        except click.Abort:  # perhaps amidst a line
+            click.echo(f"\n{error_text(click.ClickException('it was interrupted'))}", err=True)
+            status = 1
+        except click.ClickException as error:
             click.echo(error_text(error), err=True)
             status = error.exit_code
         sys.exit(status)
