@@ -33,7 +33,7 @@ def test_a_rollout_is_started_scored_shown_and_stopped(store: str) -> None:
     assert f"{NAME.rpartition('/')[2]}" in say(store, "list")
     shown = say(store, "show", made)
     assert "support:prod, step 0 to 1: canary, 50% of the users have step 1." in shown
-    assert "margin 0.3" in shown
+    assert "not known yet whether it is worse by more than 0.3" in shown
     found = json.loads(say(store, "show", made, "--json"))
     assert found["rollout"]["limits"] == {"errors": 0.1}
     assert found["standing"]["baseline"]["scores"] + found["standing"]["candidate"]["scores"] == 1

@@ -77,7 +77,7 @@ def start_rollout(
     shadow_share: float,
     purse: str,
 ) -> None:
-    """Bring STEP of MODEL to users in stages, and print the rollout's id."""
+    """Bring STEP of MODEL, or a version of variants/PROJECT/NAME, to users in stages, and print the rollout's id."""
     limits = dict(also)
     lower = (metric,) if lower_is_better else ()
     guard = NotWorse(metric, margin=margin, confidence=confidence, lower_is_better=lower)
@@ -121,15 +121,15 @@ def show_rollout(store: StoreName, rollout: str, as_json: bool) -> None:
     if as_json:
         decided = [attrs.asdict(step) for step in steps]
         show_fields(
-            [("rollout", attrs.asdict(one)), ("standing", attrs.asdict(found)), ("steps", decided)], as_json=True
+            [
+                ("rollout", attrs.asdict(one)),
+                ("standing", attrs.asdict(found, filter=lambda field, _: field.name != "of")),
+                ("steps", decided),
+            ],
+            as_json=True,
         )
         return
-    share = f"{one.share:.0%} of the users have step {one.step}"
-    click.echo(
-        f"{one.model}:{one.alias}, step {one.baseline} to {one.step}: {one.state}, {share}. {one.reason}".rstrip()
-    )
-    arms = f"{found.baseline.scores} scores of step {one.baseline}, {found.candidate.scores} of step {one.step}"
-    click.echo(f"{one.metric}: {found.low:+.4f} to {found.high:+.4f}, margin {one.margin:g}; {arms}")
+    click.echo(str(found))
     show_values(False, STEPS, steps)
 
 

@@ -12,6 +12,7 @@ import attrs
 
 from modelyard.domain.models import Model
 from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
+from modelyard.parts.variants.records import Variant
 
 UNIT = 1_000_000
 """What a value of 1 is in sums, which are whole numbers, so that their order does not matter."""
@@ -38,6 +39,18 @@ class RolloutState(StrEnum):
         return self in (RolloutState.PROMOTED, RolloutState.ROLLED_BACK, RolloutState.STOPPED)
 
 
+class RolledOut(StrEnum):
+    """What has the steps of a rollout."""
+
+    MODEL = "model"
+    VARIANT = "variant"
+
+    @property
+    def word(self) -> str:
+        """What a step is called."""
+        return "step" if self is RolledOut.MODEL else "version"
+
+
 class Side(StrEnum):
     """The arms: what the alias pointed to when the rollout began, and what is rolled out."""
 
@@ -58,7 +71,8 @@ class RolloutChange(StrEnum):
 
 @attrs.frozen
 class StagedRollout:
-    """How a step of a model comes to the users of an alias.
+    """How a step of a model, or a version of a variant, comes to the users of an alias. `kind` is which of them it is:
+    of a variant, `model_id` and `model` are its id and name, and steps are the numbers of versions.
 
     `canary` are the shares of users that have the candidate, one after the other, the last of them 1; `stage` is the
     place of the one in force since `since`, and -1 while requests are only mirrored. Before that the share was the one
@@ -93,7 +107,24 @@ class StagedRollout:
     changes: int = 0
     ended_at: datetime | None = None
     reason: str = ""
+    kind: RolledOut = RolledOut.MODEL
     seq: int = sequence_field()
+
+    @property
+    def word(self) -> str:
+        """What a step is called."""
+        return self.kind.word
+
+    def __str__(self) -> str:
+        what = f"{self.served}, {self.word} {self.baseline} to {self.step}: {self.state}"
+        return f"{what}, {self.share:.0%} of the users have {self.word} {self.step}. {self.reason}".rstrip()
+
+    @property
+    def served(self) -> str:
+        """The name that the users of the alias ask for."""
+        if self.kind is RolledOut.MODEL:
+            return f"{self.project}/{self.model}:{self.alias}"
+        return f"variants/{self.project}/{self.model}@{self.alias}"
 
     @property
     def alpha(self) -> float:
@@ -121,6 +152,11 @@ class StagedRollout:
     def step_of(self, side: Side) -> int:
         """Return the step that is an arm."""
         return self.step if side is Side.CANDIDATE else self.baseline
+
+    def served_as(self, side: Side) -> str:
+        """Return the name under which an arm is served to everybody."""
+        whose, step = f"{self.entity}/{self.project}/{self.model}", self.step_of(side)
+        return f"{whose}:step{step}" if self.kind is RolledOut.MODEL else f"variants/{whose}@{step}"
 
     def user_digest(self, user: str) -> str:
         """Return what stands for a user in what is stored: a digest of their name and this rollout, in hex."""
@@ -279,7 +315,7 @@ RECORDS = (
         sequence="seq",
         settings=("stage", "state"),
         domain=_DOMAIN,
-        erased_with={Model: "by_model"},
+        erased_with={Model: "by_model", Variant: "by_model"},
     ),
     Record(
         RunningRollout,

@@ -48,8 +48,8 @@ class RolloutShadow:
 
 @attrs.frozen
 class NewRollout:
-    """The body that brings a step of a model to the users of an alias. `also` are the most of "errors" (a share), "p95"
-    (seconds) and "cost" (USD, the mean of an answer)."""
+    """The body that brings a step of a model, or a version of a variant ("variants/desk/support"), to the users of an
+    alias. `also` are the most of "errors" (a share), "p95" (seconds) and "cost" (USD, the mean of an answer)."""
 
     model: str = attrs.field(validator=Length(1, 400))
     step: int
@@ -77,12 +77,14 @@ class NewRolloutScore:
 
 @attrs.frozen
 class RolloutObject:
-    """A rollout. `stage` is the place in `canary` of the share in force, -1 while requests are only mirrored. `state`
-    is shadow, canary, watch, promoted, rolled_back or stopped."""
+    """A rollout. `kind` is model or variant, whose steps are the numbers of versions. `stage` is the place in `canary`
+    of the share in force, -1 while requests are only mirrored. `state` is shadow, canary, watch, promoted, rolled_back
+    or stopped."""
 
     id: str
     entity: str
     project: str
+    kind: str
     model: str
     alias: str
     baseline: int

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, Unpack
 import attrs
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.models import Model
+from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.promotion import NotWorse, check_alias
 from modelyard.domain.record import EMPTY, Order
 from modelyard.errors import Conflict, InvalidInput, NotFound
@@ -32,8 +32,7 @@ from modelyard.parts.rollouts.records import (
     StagedRollout,
     checked_score,
 )
-from modelyard.platform.checkpoints.aliases import found_alias
-from modelyard.platform.checkpoints.lookup import found_checkpoint, named_model
+from modelyard.parts.rollouts.subjects import found_rolled_out, found_subject
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.models.promotion import PROD
 from modelyard.platform.owned import remove_owned
@@ -81,7 +80,8 @@ class StagedRollouts:
         also: Mapping[str, float] = EMPTY,
         shadow: Mapping[str, Any] | None = None,
     ) -> StagedRollout:
-        """Bring a step of a model to the users of an alias, a share of `canary` after the other; the last is 1, all.
+        """Bring a step of a model to the users of an alias, a share of `canary` after the other; the last is 1, all. Of
+        "variants/desk/support", `step` is the number of a version.
 
         A stage ends when `guard` is shown, by a confidence sequence of the users' scores, and there are `least` scores
         of each arm: the metric is its `evaluation`, better if greater unless `lower_is_better` names it, and may be
@@ -101,10 +101,10 @@ class StagedRollouts:
         first = SHADOW_STAGE if mirrored else 0
 
         def begin(tx: Tx) -> StagedRollout:
-            found = named_model(tx, self._principal, model)
-            candidate, pointed = found_checkpoint(tx, found, step), found_alias(tx, found, alias)
-            if pointed.step == step:
-                raise Conflict(f"{alias!r} points to step {step} already")
+            kind, found, pointed = found_rolled_out(tx, self._principal, model, step, alias)
+            if pointed == step:
+                raise Conflict(f"{alias!r} points to {kind.word} {step} already")
+            candidate = tx.find(Checkpoint, "step", found.id, step)
             running = get_or_none(tx, RunningRollout, found.id, alias)
             if running is not None:
                 raise Conflict(f"rollout {running.rollout_id} runs on {alias!r}; stop it first")
@@ -115,7 +115,7 @@ class StagedRollouts:
                 found.id,
                 found.name,
                 alias,
-                pointed.step,
+                pointed,
                 step,
                 stages,
                 metric,
@@ -130,14 +130,15 @@ class StagedRollouts:
                 now,
                 limits,
                 mirrored,
-                not candidate.pinned,
+                candidate is not None and not candidate.pinned,
                 1,
+                kind=kind,
             )
             tx.add(rollout)
             tx.add(RunningRollout(found.id, alias, *place, id_))
             tx.add(RolloutCursor(id_, *place))
             tx.add(RolloutStep(id_, 1, *place, first, RolloutChange.STARTED, 0, 0, None, -1.0, 1.0, "", now))
-            if rollout.holds:
+            if candidate is not None and rollout.holds:
                 tx.replace(attrs.evolve(candidate, pinned=True))
             return self._rollout(tx, id_)
 
@@ -157,7 +158,7 @@ class StagedRollouts:
     ) -> Listing[StagedRollout]:
         """List rollouts, the oldest first, of all models or of one. Raises `NotFound`, `Forbidden`."""
         if model is not None:
-            found = self._runtime.store.read(lambda snapshot: named_model(snapshot, self._principal, model))
+            _, found = self._runtime.store.read(lambda snapshot: found_subject(snapshot, self._principal, model))
             index, where = "by_model", [found.id]
         else:
             entity = listed_entity(self._principal, entity, project)
