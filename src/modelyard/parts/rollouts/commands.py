@@ -58,7 +58,7 @@ def rollouts() -> None:
 @click.option("--lower-is-better", is_flag=True, help="Lower scores are better.")
 @click.option("--least", default=LEAST, show_default=True, type=int, help="Scores of each arm before a stage ends.")
 @click.option("--also", help="The most of errors, p95 (seconds) or cost (USD).", **_LIMITS)
-@click.option("--shadow", type=int, help="Mirror so many answers first.")
+@click.option("--shadow", metavar="N|TIME", help="Mirror so many answers first, or for so long, such as 1h.")
 @click.option("--shadow-share", default=0.1, show_default=True, type=float, help="The share of answers mirrored.")
 @click.option("--purse", default="1", show_default=True, help="What mirrored answers may cost, in USD.")
 def start_rollout(
@@ -73,7 +73,7 @@ def start_rollout(
     lower_is_better: bool,
     least: int,
     also: tuple[tuple[str, float], ...],
-    shadow: int | None,
+    shadow: str | None,
     shadow_share: float,
     purse: str,
 ) -> None:
@@ -81,7 +81,7 @@ def start_rollout(
     limits = dict(also)
     lower = (metric,) if lower_is_better else ()
     guard = NotWorse(metric, margin=margin, confidence=confidence, lower_is_better=lower)
-    mirrored = None if shadow is None else {"answers": shadow, "share": shadow_share, "purse": purse}
+    mirrored = None if shadow is None else {**_mirrored(shadow), "share": shadow_share, "purse": purse}
     with opened(store) as platform:
         made = (
             in_own_name(platform)
@@ -89,6 +89,10 @@ def start_rollout(
             .start(model, step, alias, canary=_shares(canary), guard=guard, least=least, also=limits, shadow=mirrored)
         )
         click.echo(made.id)
+
+
+def _mirrored(text: str) -> dict[str, Any]:
+    return {"answers": int(text)} if text.isascii() and text.isdecimal() else {"lasts": text}
 
 
 def _shares(text: str) -> list[float]:

@@ -106,7 +106,8 @@ def decide(rollout: StagedRollout, found: Standing, now: datetime) -> Decision:
         return Decision(RolloutChange.LOOKED)
     if rollout.state is RolloutState.SHADOW:
         wanted, mirrored = rollout.shadow["answers"], found.candidate.answers + found.candidate.failed
-        return Decision(RolloutChange.ADVANCED if mirrored >= wanted else RolloutChange.LOOKED)
+        enough = mirrored >= wanted and now >= rollout.created_at + rollout.shadow_lasts
+        return Decision(RolloutChange.ADVANCED if enough else RolloutChange.LOOKED)
     if rollout.state is RolloutState.WATCH:
         seen = found.candidate.scores >= rollout.least
         return Decision(RolloutChange.PROMOTED, "") if seen else Decision(RolloutChange.LOOKED)

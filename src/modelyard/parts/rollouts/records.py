@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from hashlib import sha256
@@ -78,8 +78,9 @@ class StagedRollout:
     place of the one in force since `since`, and -1 while requests are only mirrored. Before that the share was the one
     before it. `metric` is better if it is greater, unless `lower_is_better`; the candidate may be worse by `margin`,
     and an advance needs `least` scores of each arm. `limits` are the most of "errors", "p95" and "cost" that the
-    candidate may have. `shadow` has the `share` of answers that are mirrored, how many `answers` are wanted, and the
-    `purse` in USD. `holds` is whether the rollout has pinned its candidate.
+    candidate may have. `shadow` has the `share` of answers that are mirrored, how many `answers` are wanted, the
+    `purse` in USD, and how many seconds it `lasts`, if that is said. `holds` is whether the rollout has pinned its
+    candidate.
     """
 
     id: str
@@ -135,6 +136,11 @@ class StagedRollout:
     def purse(self) -> Decimal:
         """What mirrored requests may cost, in USD."""
         return Decimal(self.shadow.get("purse", "0"))
+
+    @property
+    def shadow_lasts(self) -> timedelta:
+        """For how long requests are mirrored at least."""
+        return timedelta(seconds=self.shadow.get("lasts", 0))
 
     @property
     def share(self) -> float:

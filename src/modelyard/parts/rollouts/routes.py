@@ -39,11 +39,13 @@ class RolloutGuard:
 
 @attrs.frozen
 class RolloutShadow:
-    """How requests are mirrored first: a share of the answers, how many are wanted, and what they may cost in USD."""
+    """How requests are mirrored first: a share of the answers, how many are wanted (100; 1 with `lasts`), what they may
+    cost in USD, and for how long at least, such as 30m, 1h or 2d."""
 
-    answers: int = 100
+    answers: int | None = None
     share: float = 0.1
     purse: str = "1"
+    lasts: str | None = None
 
 
 @attrs.frozen
@@ -230,7 +232,7 @@ def start_rollout(call: RouteCall) -> StagedRollout:
     said = body.guard
     lower = (said.metric,) if said.lower_is_better else ()
     guard = NotWorse(said.metric, margin=said.margin, confidence=said.confidence, lower_is_better=lower)
-    shadow = None if body.shadow is None else attrs.asdict(body.shadow)
+    shadow = None if body.shadow is None else attrs.asdict(body.shadow, filter=lambda _, value: value is not None)
     with problems_at("body"):
         return _of(call).start(
             body.model,
