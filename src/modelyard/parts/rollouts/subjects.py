@@ -142,9 +142,11 @@ def found_rolled_out(
 def aliased_subject(snapshot: Snapshot, principal: Principal, name: str) -> tuple[str, str] | None:
     """Return the id of the model or the variant of which a name means an alias, with the alias; None for others."""
     model = ModelName.within(principal.entity, name)
+    found: Any
+    place: Any
     if model is not None:
         found = snapshot.find(Model, "name", model.entity, model.project, model.name)
-        place: Any = model
+        place = model
     else:
         place = VariantName.parse(name, principal.entity) if name.startswith(VARIANTS) else None
         found = None if place is None else snapshot.find(Variant, "name", place.entity, place.project, place.name)
