@@ -69,6 +69,10 @@ def _on_event(runtime: "Runtime", tx: "Tx", event: Any) -> None:
         from modelyard.parts.rollouts.upkeep import on_alias_moved
 
         on_alias_moved(runtime, tx, event)
+    elif hasattr(event, "completion_id"):
+        from modelyard.parts.rollouts.scores import on_opinion
+
+        on_opinion(runtime, tx, event)
 
 
 def _upkeep(runtime: "Runtime") -> None:

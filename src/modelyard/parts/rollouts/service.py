@@ -26,18 +26,17 @@ from modelyard.parts.rollouts.given import (
 )
 from modelyard.parts.rollouts.records import (
     SHADOW_STAGE,
-    UNIT,
     RolloutAnswer,
     RolloutChange,
     RolloutCursor,
     RolloutScore,
     RolloutState,
     RolloutStep,
-    RolloutUser,
     RunningRollout,
     StagedRollout,
     checked_score,
 )
+from modelyard.parts.rollouts.scores import bare_id, keep_score
 from modelyard.parts.rollouts.subjects import found_rolled_out, found_subject
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.models.promotion import PROD
@@ -254,24 +253,7 @@ class StagedRollouts:
         now = self._runtime.clock.now()
 
         def step(tx: Tx) -> RolloutScore:
-            rollout = tx.get(StagedRollout, self._answer(tx, answer.id).rollout_id)
-            known = get_or_none(tx, RolloutScore, answer.id, metric)
-            if known is not None:
-                if known.value != number:
-                    raise Conflict(f"answer {answer.id} has {metric} {known.value:g} already, which stays")
-                return known
-            place = answer.entity, answer.project
-            counts = metric == rollout.metric and not answer.shadow
-            if counts and get_or_none(tx, RolloutUser, rollout.id, answer.stage, answer.user) is None:
-                tx.add(RolloutUser(rollout.id, answer.stage, answer.user, *place))
-                total = round(number * UNIT)
-                upkeep.add_to_tally(tx, rollout, answer.stage, answer.side, scores=1, total=total)
-            else:
-                counts = False
-            of = answer.id, metric, rollout.id, *place, answer.stage, answer.side
-            made = RolloutScore(*of, number, counts, now)
-            tx.add(made)
-            return made
+            return keep_score(tx, self._answer(tx, answer.id), metric, number, now)
 
         return self._runtime.store.transact(DomainStep(step, [("entity", answer.entity)]))
 
@@ -285,7 +267,7 @@ class StagedRollouts:
 
     def _answer(self, snapshot: Snapshot, id: str) -> RolloutAnswer:
         known = isinstance(id, str) and 0 < len(id) <= MAX_ID
-        found = get_or_none(snapshot, RolloutAnswer, id.rpartition("_")[2]) if known else None
+        found = get_or_none(snapshot, RolloutAnswer, bare_id(id)) if known else None
         if found is None or not self._principal.scope.covers(found.entity, found.project):
             raise NotFound("Answer under a rollout", id)
         return found
