@@ -36,6 +36,7 @@ class Moments:
         self.leaving = threading.Event()
         self.quiet: AbstractContextManager[Any] = threading.RLock() if "freeze" in acts.values() else nullcontext()
         self._acts, self._reported = acts, reported
+        self.named = ""
         self._numbers: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -57,6 +58,7 @@ class Moments:
             getattr(self, self._acts[moment])()
 
     def die(self) -> None:
+        tell("dies", self.named)
         os.kill(os.getpid(), signal.SIGKILL)
 
     def freeze(self) -> None:
@@ -80,6 +82,12 @@ def claims(result: Any) -> bool:
     return isinstance(result, Job)
 
 
+def name_of(step: Any) -> str:
+    """What a step is called in the code."""
+    inner = getattr(step, "func", None) or getattr(step, "step", None)
+    return name_of(inner) if inner is not None else getattr(step, "__qualname__", type(step).__name__)
+
+
 class WatchedStore:
     """A store whose steps are moments. Tells of every step that was refused."""
 
@@ -96,6 +104,7 @@ class WatchedStore:
             nonlocal call
             result = step(tx)
             call = call or self._moments.number("commit" if durable or claims(result) else "beat")
+            self._moments.named = name_of(step)
             self._moments.at(f"{call} inside")
             return result
 

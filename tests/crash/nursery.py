@@ -30,7 +30,7 @@ class Nursery:
     ) -> None:
         self._process.communicate()
 
-    def start(self, path: Path, **request: Any) -> "Child":
+    def start(self, path: Path | str, **request: Any) -> "Child":
         """A process with a worker, for whose requests see `worker_process.Request`."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"path": str(path), **request}).encode() + b"\n")

@@ -55,7 +55,8 @@ SIGNALS = {signal.SIGTERM, signal.SIGUSR1}
 @attrs.frozen
 class Request:
     """A worker for the platform in `path`. `acts` says what it does at which moment (`moments.py`); `told` makes it
-    tell of every moment. `mutant` names what is broken in it.
+    tell of every moment. `mutant` names what is broken in it. `program` is a module that runs on the store instead of a
+    worker on the `artifacts` of a folder, and `started` how many did before; `path` may be the address of a database.
     """
 
     path: str
@@ -66,6 +67,9 @@ class Request:
     lease: float = 0.1
     poll: float = 0.02
     max_crashes: int = 1000
+    program: str = ""
+    artifacts: str = ""
+    started: int = 0
 
 
 class LeavingExecutor(ThreadExecutor):
@@ -106,11 +110,27 @@ def trainer_of(request: Request) -> Trainer:
     return TabularTrainer(save_every=request.save_every)
 
 
+def store_at(path: str) -> Any:
+    """Open the store in a file, or at an address."""
+    if not path.startswith("postgresql:"):
+        return SqliteStore(path, RECORDS)
+    from modelyard.parts.postgres.store import PostgresStore
+
+    return PostgresStore(path, RECORDS)
+
+
 def work(request: Request) -> None:
-    """Run a worker until SIGTERM."""
+    """Run a worker until SIGTERM, or a program until its end."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     tell("born")
     moments = Moments(request.acts, request.reported)
+    if request.program:
+        with closing(store_at(request.path)) as opened:
+            watched = WatchedStore(opened, moments)
+            if request.mutant:
+                import_module(request.program).MUTANTS[request.mutant](watched)
+            import_module(request.program).run(watched, FolderArtifacts(request.artifacts), request.started)
+        return
 
     def observer(event: object) -> None:
         moments.next("observe")

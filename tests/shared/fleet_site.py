@@ -38,13 +38,15 @@ class Reply:
 
 
 class Fleet:
-    """The processes, and a platform of this process on their store. The clock of the last server is an hour ahead.
+    """The processes, and a platform of this process on their store. The clock of the last server is an hour `ahead`.
 
     `booted` are words before the command of the last server and the last worker: `in_time_namespace`, for example.
     """
 
-    def __init__(self, store: str, artifacts: Path | str, booted: Sequence[str] = (), size: int = SIZE) -> None:
-        self._booted, self._size = booted, size
+    def __init__(
+        self, store: str, artifacts: Path | str, booted: Sequence[str] = (), size: int = SIZE, ahead: float = AN_HOUR
+    ) -> None:
+        self._booted, self._size, self._ahead = booted, size, ahead
         self.platform: Platform = open_platform(store, artifacts=artifacts)
         self._store, self._artifacts = store, str(artifacts)
         self._folder = tempfile.TemporaryDirectory(prefix="fleet-")
@@ -58,7 +60,7 @@ class Fleet:
             raise
 
     def _serve(self, number: int) -> "subprocess.Popen[bytes]":
-        descriptor, off = self._sockets[number].fileno(), AN_HOUR if number == self._size - 1 else 0.0
+        descriptor, off = self._sockets[number].fileno(), self._ahead if number == self._size - 1 else 0.0
         words = ["serve", self._store, self._artifacts, str(off), str(descriptor)]
         return self._process(number, words, pass_fds=[descriptor])
 

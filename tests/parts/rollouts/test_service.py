@@ -2,16 +2,19 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from itertools import count
 from typing import Any
 
 import attrs
 import pytest
 
 from each import each_case
-from modelyard import NotWorse, Platform, open_platform
+from modelyard import AtMost, NotWorse, Platform, open_platform
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import Conflict, InvalidInput, NotFound
 from modelyard.parts.rollouts import arms
+from modelyard.parts.rollouts.mirror import drain
 from modelyard.parts.rollouts.records import RolloutChange, RolloutState, Side, StagedRollout
 from modelyard.parts.rollouts.upkeep import SETTLES
 from modelyard.testing.clock import ManualClock
@@ -223,7 +226,14 @@ def test_scores_are_looked_at_when_there_are_enough(desk: Platform) -> None:
         ({"guard": NotWorse("thumbs")}, "guard.margin: must be more than 0"),
         ({"guard": NotWorse("thumbs", metric="up", margin=0.1)}, "guard: must be NotWorse"),
         ({"least": 0}, "least: must be a whole number"),
-        ({"also": {"speed": 1}}, "also: must have limits by their names"),
+        ({"also": {"speed": 1}}, "also: must be such as"),
+        ({"also": ["errors"]}, "also: must be such as"),
+        ({"also": "errors"}, "also: must be such as"),
+        ({"also": [AtMost("errors", 0.1), AtMost("errors", 0.2)]}, "also: has two limits of one name"),
+        ({"shadow": "soon"}, "shadow.lasts: must be a time such as 30m, 1h or 2d, of at most 90 days"),
+        ({"shadow": "91d"}, "shadow.lasts: must be a time"),
+        ({"shadow": ""}, "shadow.lasts: must be a time"),
+        ({"shadow": "999999999w"}, "shadow.lasts: must be a time"),
         ({"also": {"errors": 2}}, "also.errors: must be more than 0 and less than 1"),
         ({"alias": "LATEST"}, "alias: must be a lower-case letter"),
     ],
@@ -294,3 +304,48 @@ def test_an_answer_whose_beginning_was_forgotten_is_kept(desk: Platform, monkeyp
     monkeypatch.setattr(arms.ProcessRollouts, "begin", lambda *_: None)
     sent = ask(desk, "ann")
     assert [one.id for one in desk.rollouts.answers(rollout.id)] == [sent.id]
+
+
+def test_the_call_of_the_guide_does_what_each_word_of_it_says(desk: Platform) -> None:
+    errors, p95, cost = AtMost("errors", 0.02), AtMost("p95", 8.0), AtMost("cost", 0.01)
+    rollout = desk.models.roll_out(
+        "desk/support",
+        1,
+        alias="prod",
+        shadow="1h",
+        canary=[0.05, 0.25, 1.0],
+        guard=NotWorse("thumbs", margin=0.02),
+        also=[errors, p95, cost],
+    )
+    assert (rollout.canary, rollout.metric, rollout.margin) == ((0.05, 0.25, 1.0), "thumbs", 0.02)
+    assert rollout.limits == {"errors": 0.02, "p95": 8.0, "cost": 0.01}
+    assert rollout.shadow == {"answers": 1, "share": 0.1, "purse": "1", "lasts": 3600.0}
+    clock: Any = desk._runtime.clock
+    for at in range(30):
+        ask(desk, f"user {at}")
+    drain(desk._runtime)
+    assert any(one.shadow for one in desk.rollouts.answers(rollout.id))
+    clock.advance(3599)
+    assert desk.rollouts.look(rollout.id).state is RolloutState.SHADOW
+    clock.advance(1)
+    assert desk.rollouts.look(rollout.id).state is RolloutState.CANARY
+
+
+def test_a_shadow_of_an_hour_waits_for_an_answer(desk: Platform) -> None:
+    rollout = start(desk, shadow={"lasts": "1h", "share": 1.0})
+    clock: Any = desk._runtime.clock
+    clock.advance(7200)
+    assert desk.rollouts.look(rollout.id).state is RolloutState.SHADOW
+    ask(desk, "ann")
+    drain(desk._runtime)
+    assert desk.rollouts.look(rollout.id).state is RolloutState.CANARY
+
+
+def test_answers_that_come_late_point_back(desk: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollout = start(desk, also=[AtMost("p95", 1.0)])
+    clock: Any = desk._runtime.clock
+    monkeypatch.setattr(clock, "monotonic", partial(next, count(0.0, 2.0)))
+    for at in range(30):
+        ask(desk, f"user {at}")
+    found = desk.rollouts.look(rollout.id)
+    assert (found.state, found.reason[:15]) == (RolloutState.ROLLED_BACK, "p95 is above 1:")

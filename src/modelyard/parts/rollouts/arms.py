@@ -12,10 +12,10 @@ from modelyard.domain.catalogue import RegisteredEntry
 from modelyard.domain.completion import Completion, CompletionRequest
 from modelyard.domain.frozen_fast import maker
 from modelyard.domain.identity import Attribution, Principal
-from modelyard.domain.models import Model, ModelName
 from modelyard.domain.record import KEY
 from modelyard.domain.usage import cost
 from modelyard.parts.rollouts.records import RolloutAnswer, RolloutState, RunningRollout, Side, StagedRollout, place_of
+from modelyard.parts.rollouts.subjects import aliased_subject
 from modelyard.platform.chat.running_completion import RunningCompletion
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
@@ -32,11 +32,8 @@ _answer = maker(RolloutAnswer)
 
 def capture_of(runtime: Runtime, snapshot: Snapshot, principal: Principal, name: str) -> "RolloutCapture | None":
     """Return what divides the requests to a name, None unless a rollout runs on the alias that it means."""
-    named = ModelName.within(principal.entity, name)
-    if named is None or named.alias is None or not principal.scope.covers(named.entity, named.project):
-        return None
-    model = snapshot.find(Model, "name", named.entity, named.project, named.name)
-    running = None if model is None else get_or_none(snapshot, RunningRollout, model.id, named.alias)
+    aliased = aliased_subject(snapshot, principal, name)
+    running = None if aliased is None else get_or_none(snapshot, RunningRollout, *aliased)
     if running is None or snapshot.find(RegisteredEntry, KEY, name) is not None:
         return None
     return RolloutCapture(snapshot.get(StagedRollout, running.rollout_id), name, runtime.cache.slot(ProcessRollouts))
@@ -125,8 +122,7 @@ class RolloutCapture:
         """Return the name of the arm of the user who asks, or of the key if no user is named."""
         placed = self._placed(running)
         self.process.begin(running, placed)
-        rollout = self.rollout
-        return f"{rollout.entity}/{rollout.project}/{rollout.model}:step{rollout.step_of(placed.side)}"
+        return self.rollout.served_as(placed.side)
 
     def _placed(self, running: RunningCompletion) -> Placed:
         rollout, user = self.rollout, running.given.user

@@ -58,7 +58,7 @@ def rollouts() -> None:
 @click.option("--lower-is-better", is_flag=True, help="Lower scores are better.")
 @click.option("--least", default=LEAST, show_default=True, type=int, help="Scores of each arm before a stage ends.")
 @click.option("--also", help="The most of errors, p95 (seconds) or cost (USD).", **_LIMITS)
-@click.option("--shadow", type=int, help="Mirror so many answers first.")
+@click.option("--shadow", metavar="N|TIME", help="Mirror so many answers first, or for so long, such as 1h.")
 @click.option("--shadow-share", default=0.1, show_default=True, type=float, help="The share of answers mirrored.")
 @click.option("--purse", default="1", show_default=True, help="What mirrored answers may cost, in USD.")
 def start_rollout(
@@ -73,15 +73,15 @@ def start_rollout(
     lower_is_better: bool,
     least: int,
     also: tuple[tuple[str, float], ...],
-    shadow: int | None,
+    shadow: str | None,
     shadow_share: float,
     purse: str,
 ) -> object:
-    """Bring STEP of MODEL to users in stages, and print the rollout's id."""
+    """Bring STEP of MODEL, or a version of variants/PROJECT/NAME, to users in stages, and print the rollout's id."""
     limits = dict(also)
     lower = (metric,) if lower_is_better else ()
     guard = NotWorse(metric, margin=margin, confidence=confidence, lower_is_better=lower)
-    mirrored = None if shadow is None else {"answers": shadow, "share": shadow_share, "purse": purse}
+    mirrored = None if shadow is None else {**_mirrored(shadow), "share": shadow_share, "purse": purse}
     with opened(store) as platform:
         made = (
             in_own_name(platform)
@@ -90,6 +90,10 @@ def start_rollout(
         )
         click.echo(made.id)
     return made
+
+
+def _mirrored(text: str) -> dict[str, Any]:
+    return {"answers": int(text)} if text.isascii() and text.isdecimal() else {"lasts": text}
 
 
 def _shares(text: str) -> list[float]:
@@ -122,15 +126,15 @@ def show_rollout(store: StoreName, rollout: str, as_json: bool) -> None:
     if as_json:
         decided = [attrs.asdict(step) for step in steps]
         show_fields(
-            [("rollout", attrs.asdict(one)), ("standing", attrs.asdict(found)), ("steps", decided)], as_json=True
+            [
+                ("rollout", attrs.asdict(one)),
+                ("standing", attrs.asdict(found, filter=lambda field, _: field.name != "of")),
+                ("steps", decided),
+            ],
+            as_json=True,
         )
         return
-    share = f"{one.share:.0%} of the users have step {one.step}"
-    click.echo(
-        f"{one.model}:{one.alias}, step {one.baseline} to {one.step}: {one.state}, {share}. {one.reason}".rstrip()
-    )
-    arms = f"{found.baseline.scores} scores of step {one.baseline}, {found.candidate.scores} of step {one.step}"
-    click.echo(f"{one.metric}: {found.low:+.4f} to {found.high:+.4f}, margin {one.margin:g}; {arms}")
+    click.echo(str(found))
     show_values(False, STEPS, steps)
 
 

@@ -35,6 +35,7 @@ class Standing:
     candidate minus baseline, turned so that more is better: the rollout goes on once it lies above minus `margin`, and
     back once it lies below. `limits` are what the candidate has of them."""
 
+    of: StagedRollout = attrs.field(repr=False)
     stage: int
     baseline: RolloutTally
     candidate: RolloutTally
@@ -43,6 +44,31 @@ class Standing:
     low: float
     high: float
     limits: tuple[Limited, ...]
+
+    def __str__(self) -> str:
+        of, said = self.of, "no scores of both yet"
+        if self.difference is not None:
+            said = f"{self.difference:+.4f}, surely {self.low:+.4f} to {self.high:+.4f}"
+        share = "mirrored" if self.stage < 0 else f"{of.share_of(self.stage):.0%} of the users"
+        lines = [str(of), f"{of.metric}, {share}: {said}; {self.verdict}"]
+        lines += [_told(of, side, tally) for side, tally in zip(Side, (self.baseline, self.candidate), strict=True)]
+        lines += [f"{one.name}: surely {one.low:.4g} to {one.high:.4g}, of at most {one.most:g}" for one in self.limits]
+        return "\n".join(lines)
+
+    @property
+    def verdict(self) -> str:
+        """What the sequence shows."""
+        if self.high < -self.margin:
+            return f"worse by more than {self.margin:g}"
+        if self.low > -self.margin:
+            return f"not worse by more than {self.margin:g}"
+        return f"not known yet whether it is worse by more than {self.margin:g}"
+
+
+def _told(of: StagedRollout, side: Side, tally: RolloutTally) -> str:
+    mean = "" if tally.mean is None else f", mean {tally.mean:.4f}"
+    counted = f"{tally.answers} answers, {tally.failed} failed, {tally.cost:f} USD"
+    return f"{of.word} {of.step_of(side)}: {tally.scores} scores{mean}; {counted}"
 
 
 @attrs.frozen
@@ -64,7 +90,7 @@ def standing(rollout: StagedRollout, tallies: Tallies) -> Standing:
     means = arms[0].mean, arms[1].mean
     difference = None if means[0] is None or means[1] is None else means[1] - means[0]
     limits = tuple(_limited(rollout, candidate, name) for name in rollout.limits)
-    return Standing(stage, baseline, candidate, rollout.margin, difference, found.low, found.high, limits)
+    return Standing(rollout, stage, baseline, candidate, rollout.margin, difference, found.low, found.high, limits)
 
 
 def decide(rollout: StagedRollout, found: Standing, now: datetime) -> Decision:
@@ -80,7 +106,8 @@ def decide(rollout: StagedRollout, found: Standing, now: datetime) -> Decision:
         return Decision(RolloutChange.LOOKED)
     if rollout.state is RolloutState.SHADOW:
         wanted, mirrored = rollout.shadow["answers"], found.candidate.answers + found.candidate.failed
-        return Decision(RolloutChange.ADVANCED if mirrored >= wanted else RolloutChange.LOOKED)
+        enough = mirrored >= wanted and now >= rollout.created_at + rollout.shadow_lasts
+        return Decision(RolloutChange.ADVANCED if enough else RolloutChange.LOOKED)
     if rollout.state is RolloutState.WATCH:
         seen = found.candidate.scores >= rollout.least
         return Decision(RolloutChange.PROMOTED, "") if seen else Decision(RolloutChange.LOOKED)

@@ -68,8 +68,7 @@ def mirror(runtime: Runtime, asked: Mirrored) -> bool:
     """Ask the candidate once, if the purse has what that can cost. Returns whether it was asked."""
     rollout = asked.rollout
     principal = Principal(NAME, rollout.entity, Scope(rollout.entity))
-    name = f"{rollout.entity}/{rollout.project}/{rollout.model}:step{rollout.step}"
-    request = attrs.evolve(asked.request, model=name, streamed=False, store=False)
+    request = attrs.evolve(asked.request, model=rollout.served_as(Side.CANDIDATE), streamed=False, store=False)
     one = MirroredCompletion(runtime, principal, request, asked.attribution)
     placed = Placed(rollout, SHADOW_STAGE, Side.CANDIDATE, 1.0, asked.user)
     try:

@@ -45,8 +45,15 @@ def listed(view: View) -> HtmlPage:
 
 def _line(view: View, one: StagedRollout) -> tuple[object, ...]:
     link, guard = view.link(short_id(one.id), "rollouts", one.id), f"{one.metric}, {one.margin:g}"
-    model, steps = f"{one.project}/{one.model}:{one.alias}", f"{one.baseline} to {one.step}"
-    return link, model, steps, status_chip(one.state), _share(one), guard, when(one.since)
+    return (
+        link,
+        one.served,
+        f"{one.baseline} to {one.step}",
+        status_chip(one.state),
+        _share(one),
+        guard,
+        when(one.since),
+    )
 
 
 def _share(one: StagedRollout) -> Html:
@@ -66,7 +73,7 @@ def shown(view: View) -> HtmlPage:
         *([("why", one.reason)] if one.reason else []),
     ]
     parts = [facts(pairs), _plots(one, steps), _arms(one, found), _limits(found), _decisions(steps), _stop(view, one)]
-    title = f"{one.project}/{one.model}:{one.alias}, step {one.baseline} to {one.step}"
+    title = f"{one.served}, {one.word} {one.baseline} to {one.step}"
     lead = "The candidate goes on once the whole interval lies above the boundary, and back once it lies below."
     return HtmlPage(title, joined(parts), lead=lead, live=not one.state.ended)
 
@@ -93,7 +100,7 @@ def _plots(one: StagedRollout, steps: Sequence[RolloutStep]) -> Html:
 
 
 def _arms(one: StagedRollout, found: Standing) -> Html:
-    arms = ((f"step {one.baseline}", found.baseline), (f"step {one.step}", found.candidate))
+    arms = ((f"{one.word} {one.baseline}", found.baseline), (f"{one.word} {one.step}", found.candidate))
     return section("This stage", table(_ARMS, [_arm(name, tally) for name, tally in arms], "narrow"))
 
 

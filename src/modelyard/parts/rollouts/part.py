@@ -1,4 +1,4 @@
-"""A new checkpoint comes to the users of an alias in stages: `platform.rollouts`."""
+"""A new checkpoint or version comes to the users of an alias in stages: `platform.rollouts`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -57,7 +57,7 @@ def _pages() -> "Sequence[DashboardPage]":
 
 
 def _captures(runtime: "Runtime", snapshot: "Snapshot", principal: "Principal", name: str) -> "RolloutCapture | None":
-    if ":" not in name:
+    if ":" not in name and "@" not in name:
         return None
     from modelyard.parts.rollouts.arms import capture_of
 
@@ -65,10 +65,14 @@ def _captures(runtime: "Runtime", snapshot: "Snapshot", principal: "Principal", 
 
 
 def _on_event(runtime: "Runtime", tx: "Tx", event: Any) -> None:
-    if hasattr(event, "from_step"):
+    if hasattr(event, "below"):
         from modelyard.parts.rollouts.upkeep import on_alias_moved
 
         on_alias_moved(runtime, tx, event)
+    elif hasattr(event, "completion_id"):
+        from modelyard.parts.rollouts.scores import on_opinion
+
+        on_opinion(runtime, tx, event)
 
 
 def _upkeep(runtime: "Runtime") -> None:
@@ -93,7 +97,7 @@ PART = Part(
         "rollouts": Command(
             "Work",
             "modelyard.parts.rollouts.commands:rollouts",
-            "Bring checkpoints to the users of an alias in stages.",
+            "Bring checkpoints and variants to the users of an alias in stages.",
         )
     },
 )

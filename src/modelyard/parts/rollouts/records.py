@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from hashlib import sha256
@@ -12,6 +12,7 @@ import attrs
 
 from modelyard.domain.models import Model
 from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
+from modelyard.parts.variants.records import Variant
 
 UNIT = 1_000_000
 """What a value of 1 is in sums, which are whole numbers, so that their order does not matter."""
@@ -38,6 +39,18 @@ class RolloutState(StrEnum):
         return self in (RolloutState.PROMOTED, RolloutState.ROLLED_BACK, RolloutState.STOPPED)
 
 
+class RolledOut(StrEnum):
+    """What has the steps of a rollout."""
+
+    MODEL = "model"
+    VARIANT = "variant"
+
+    @property
+    def word(self) -> str:
+        """What a step is called."""
+        return "step" if self is RolledOut.MODEL else "version"
+
+
 class Side(StrEnum):
     """The arms: what the alias pointed to when the rollout began, and what is rolled out."""
 
@@ -58,14 +71,16 @@ class RolloutChange(StrEnum):
 
 @attrs.frozen
 class StagedRollout:
-    """How a step of a model comes to the users of an alias.
+    """How a step of a model, or a version of a variant, comes to the users of an alias. `kind` is which of them it is:
+    of a variant, `model_id` and `model` are its id and name, and steps are the numbers of versions.
 
     `canary` are the shares of users that have the candidate, one after the other, the last of them 1; `stage` is the
     place of the one in force since `since`, and -1 while requests are only mirrored. Before that the share was the one
     before it. `metric` is better if it is greater, unless `lower_is_better`; the candidate may be worse by `margin`,
     and an advance needs `least` scores of each arm. `limits` are the most of "errors", "p95" and "cost" that the
-    candidate may have. `shadow` has the `share` of answers that are mirrored, how many `answers` are wanted, and the
-    `purse` in USD. `holds` is whether the rollout has pinned its candidate.
+    candidate may have. `shadow` has the `share` of answers that are mirrored, how many `answers` are wanted, the
+    `purse` in USD, and how many seconds it `lasts`, if that is said. `holds` is whether the rollout has pinned its
+    candidate.
     """
 
     id: str
@@ -93,7 +108,24 @@ class StagedRollout:
     changes: int = 0
     ended_at: datetime | None = None
     reason: str = ""
+    kind: RolledOut = RolledOut.MODEL
     seq: int = sequence_field()
+
+    @property
+    def word(self) -> str:
+        """What a step is called."""
+        return self.kind.word
+
+    def __str__(self) -> str:
+        what = f"{self.served}, {self.word} {self.baseline} to {self.step}: {self.state}"
+        return f"{what}, {self.share:.0%} of the users have {self.word} {self.step}. {self.reason}".rstrip()
+
+    @property
+    def served(self) -> str:
+        """The name that the users of the alias ask for."""
+        if self.kind is RolledOut.MODEL:
+            return f"{self.project}/{self.model}:{self.alias}"
+        return f"variants/{self.project}/{self.model}@{self.alias}"
 
     @property
     def alpha(self) -> float:
@@ -104,6 +136,11 @@ class StagedRollout:
     def purse(self) -> Decimal:
         """What mirrored requests may cost, in USD."""
         return Decimal(self.shadow.get("purse", "0"))
+
+    @property
+    def shadow_lasts(self) -> timedelta:
+        """For how long requests are mirrored at least."""
+        return timedelta(seconds=self.shadow.get("lasts", 0))
 
     @property
     def share(self) -> float:
@@ -121,6 +158,11 @@ class StagedRollout:
     def step_of(self, side: Side) -> int:
         """Return the step that is an arm."""
         return self.step if side is Side.CANDIDATE else self.baseline
+
+    def served_as(self, side: Side) -> str:
+        """Return the name under which an arm is served to everybody."""
+        whose, step = f"{self.entity}/{self.project}/{self.model}", self.step_of(side)
+        return f"{whose}:step{step}" if self.kind is RolledOut.MODEL else f"variants/{whose}@{step}"
 
     def user_digest(self, user: str) -> str:
         """Return what stands for a user in what is stored: a digest of their name and this rollout, in hex."""
@@ -279,7 +321,7 @@ RECORDS = (
         sequence="seq",
         settings=("stage", "state"),
         domain=_DOMAIN,
-        erased_with={Model: "by_model"},
+        erased_with={Model: "by_model", Variant: "by_model"},
     ),
     Record(
         RunningRollout,

@@ -39,17 +39,19 @@ class RolloutGuard:
 
 @attrs.frozen
 class RolloutShadow:
-    """How requests are mirrored first: a share of the answers, how many are wanted, and what they may cost in USD."""
+    """How requests are mirrored first: a share of the answers, how many are wanted (100; 1 with `lasts`), what they may
+    cost in USD, and for how long at least, such as 30m, 1h or 2d."""
 
-    answers: int = 100
+    answers: int | None = None
     share: float = 0.1
     purse: str = "1"
+    lasts: str | None = None
 
 
 @attrs.frozen
 class NewRollout:
-    """The body that brings a step of a model to the users of an alias. `also` are the most of "errors" (a share), "p95"
-    (seconds) and "cost" (USD, the mean of an answer)."""
+    """The body that brings a step of a model, or a version of a variant ("variants/desk/support"), to the users of an
+    alias. `also` are the most of "errors" (a share), "p95" (seconds) and "cost" (USD, the mean of an answer)."""
 
     model: str = attrs.field(validator=Length(1, 400))
     step: int
@@ -77,12 +79,14 @@ class NewRolloutScore:
 
 @attrs.frozen
 class RolloutObject:
-    """A rollout. `stage` is the place in `canary` of the share in force, -1 while requests are only mirrored. `state`
-    is shadow, canary, watch, promoted, rolled_back or stopped."""
+    """A rollout. `kind` is model or variant, whose steps are the numbers of versions. `stage` is the place in `canary`
+    of the share in force, -1 while requests are only mirrored. `state` is shadow, canary, watch, promoted, rolled_back
+    or stopped."""
 
     id: str
     entity: str
     project: str
+    kind: str
     model: str
     alias: str
     baseline: int
@@ -228,7 +232,7 @@ def start_rollout(call: RouteCall) -> StagedRollout:
     said = body.guard
     lower = (said.metric,) if said.lower_is_better else ()
     guard = NotWorse(said.metric, margin=said.margin, confidence=said.confidence, lower_is_better=lower)
-    shadow = None if body.shadow is None else attrs.asdict(body.shadow)
+    shadow = None if body.shadow is None else attrs.asdict(body.shadow, filter=lambda _, value: value is not None)
     with problems_at("body"):
         return _of(call).start(
             body.model,

@@ -1,39 +1,43 @@
 """`platform.rollouts`: a new checkpoint comes to the users of an alias in stages, and goes back if it is worse."""
 
-from collections.abc import Mapping, Sequence
-from decimal import Decimal, InvalidOperation
+from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import attrs
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.models import Model
+from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.promotion import NotWorse, check_alias
 from modelyard.domain.record import EMPTY, Order
 from modelyard.errors import Conflict, InvalidInput, NotFound
 from modelyard.parts.rollouts import upkeep
 from modelyard.parts.rollouts.arms import ProcessRollouts
 from modelyard.parts.rollouts.decisions import Decision, Standing, standing
+from modelyard.parts.rollouts.given import (
+    Limits,
+    Shadow,
+    check_metric,
+    check_whole,
+    checked_canary,
+    checked_guard,
+    checked_limits,
+    checked_shadow,
+)
 from modelyard.parts.rollouts.records import (
-    LIMITS,
-    MAX_METRIC,
     SHADOW_STAGE,
-    UNIT,
     RolloutAnswer,
     RolloutChange,
     RolloutCursor,
     RolloutScore,
     RolloutState,
     RolloutStep,
-    RolloutUser,
     RunningRollout,
     StagedRollout,
     checked_score,
 )
-from modelyard.platform.checkpoints.aliases import found_alias
-from modelyard.platform.checkpoints.lookup import found_checkpoint, named_model
+from modelyard.parts.rollouts.scores import bare_id, keep_score
+from modelyard.parts.rollouts.subjects import found_rolled_out, found_subject
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.models.promotion import PROD
 from modelyard.platform.owned import remove_owned
@@ -45,15 +49,7 @@ CANARY = (0.05, 0.25, 1.0)
 THUMBS = "thumbs"
 LEAST = 100
 MOST_LEAST = 1_000_000
-MOST_STAGES = 20
-MOST_ANSWERS = 100_000
 MAX_ID = 128
-
-_number = int | float
-
-
-SHADOW: Mapping[str, Any] = {"answers": 100, "share": 0.1, "purse": "1"}
-"""How requests are mirrored unless something else is said."""
 
 
 class StagedRollouts:
@@ -78,33 +74,35 @@ class StagedRollouts:
         canary: Sequence[float] = CANARY,
         guard: NotWorse | None = None,
         least: int = LEAST,
-        also: Mapping[str, float] = EMPTY,
-        shadow: Mapping[str, Any] | None = None,
+        also: Limits = EMPTY,
+        shadow: Shadow | None = None,
     ) -> StagedRollout:
-        """Bring a step of a model to the users of an alias, a share of `canary` after the other; the last is 1, all.
+        """Bring a step of a model to the users of an alias, a share of `canary` after the other; the last is 1, all. Of
+        "variants/desk/support", `step` is the number of a version.
 
         A stage ends when `guard` is shown, by a confidence sequence of the users' scores, and there are `least` scores
         of each arm: the metric is its `evaluation`, better if greater unless `lower_is_better` names it, and may be
         worse by its `margin`. If it is shown to be worse than that, or above a limit of `also` ("errors", the share of
-        requests that fail; "p95", in seconds; "cost", the mean of an answer in USD), the alias points back. With
-        `shadow`, requests are mirrored first: a "share" of the answers (0.1), until there are so many "answers" (100),
-        for at most "purse" USD (1). Raises `NotFound`, `InvalidInput`, and `Conflict` while another rollout
-        runs on the alias, or if that points to the step already.
+        requests that fail; "p95", in seconds; "cost", the mean of an answer in USD), the alias points back. `also`
+        may be a list of `AtMost`. With `shadow`, requests are mirrored first: a "share" of the answers (0.1), until
+        there are so many "answers" (100), for at most "purse" USD (1); with "lasts", for so long, and until there is
+        one answer. `shadow="1h"` is `{"lasts": "1h"}`. Raises `NotFound`, `InvalidInput`, and `Conflict` while another
+        rollout runs on the alias, or if that points to the step already.
         """
         rule = NotWorse(THUMBS, margin=0.02) if guard is None else guard
-        metric = _checked_guard(rule)
-        stages, limits = _checked_canary(canary), _checked_limits(also)
-        _check_whole(least, "least", 1, MOST_LEAST)
-        mirrored = EMPTY if shadow is None else _checked_shadow(shadow)
+        metric = checked_guard(rule)
+        stages, limits = checked_canary(canary), checked_limits(also)
+        check_whole(least, "least", 1, MOST_LEAST)
+        mirrored = EMPTY if shadow is None else checked_shadow(shadow)
         check_alias(alias)
         id_, now, by = self._runtime.ids(), self._runtime.clock.now(), self._principal.key_id or self._principal.name
         first = SHADOW_STAGE if mirrored else 0
 
         def begin(tx: Tx) -> StagedRollout:
-            found = named_model(tx, self._principal, model)
-            candidate, pointed = found_checkpoint(tx, found, step), found_alias(tx, found, alias)
-            if pointed.step == step:
-                raise Conflict(f"{alias!r} points to step {step} already")
+            kind, found, pointed = found_rolled_out(tx, self._principal, model, step, alias)
+            if pointed == step:
+                raise Conflict(f"{alias!r} points to {kind.word} {step} already")
+            candidate = tx.find(Checkpoint, "step", found.id, step)
             running = get_or_none(tx, RunningRollout, found.id, alias)
             if running is not None:
                 raise Conflict(f"rollout {running.rollout_id} runs on {alias!r}; stop it first")
@@ -115,7 +113,7 @@ class StagedRollouts:
                 found.id,
                 found.name,
                 alias,
-                pointed.step,
+                pointed,
                 step,
                 stages,
                 metric,
@@ -130,14 +128,15 @@ class StagedRollouts:
                 now,
                 limits,
                 mirrored,
-                not candidate.pinned,
+                candidate is not None and not candidate.pinned,
                 1,
+                kind=kind,
             )
             tx.add(rollout)
             tx.add(RunningRollout(found.id, alias, *place, id_))
             tx.add(RolloutCursor(id_, *place))
             tx.add(RolloutStep(id_, 1, *place, first, RolloutChange.STARTED, 0, 0, None, -1.0, 1.0, "", now))
-            if rollout.holds:
+            if candidate is not None and rollout.holds:
                 tx.replace(attrs.evolve(candidate, pinned=True))
             return self._rollout(tx, id_)
 
@@ -157,7 +156,7 @@ class StagedRollouts:
     ) -> Listing[StagedRollout]:
         """List rollouts, the oldest first, of all models or of one. Raises `NotFound`, `Forbidden`."""
         if model is not None:
-            found = self._runtime.store.read(lambda snapshot: named_model(snapshot, self._principal, model))
+            _, found = self._runtime.store.read(lambda snapshot: found_subject(snapshot, self._principal, model))
             index, where = "by_model", [found.id]
         else:
             entity = listed_entity(self._principal, entity, project)
@@ -245,7 +244,7 @@ class StagedRollouts:
         The first score of each user in a stage counts for the metric that guards the rollout. Said again, nothing
         changes. Raises `NotFound`, `InvalidInput`, and `Conflict` for another value than before.
         """
-        _check_metric(metric)
+        check_metric(metric)
         try:
             number = checked_score(value)
         except ValueError:
@@ -254,24 +253,7 @@ class StagedRollouts:
         now = self._runtime.clock.now()
 
         def step(tx: Tx) -> RolloutScore:
-            rollout = tx.get(StagedRollout, self._answer(tx, answer.id).rollout_id)
-            known = get_or_none(tx, RolloutScore, answer.id, metric)
-            if known is not None:
-                if known.value != number:
-                    raise Conflict(f"answer {answer.id} has {metric} {known.value:g} already, which stays")
-                return known
-            place = answer.entity, answer.project
-            counts = metric == rollout.metric and not answer.shadow
-            if counts and get_or_none(tx, RolloutUser, rollout.id, answer.stage, answer.user) is None:
-                tx.add(RolloutUser(rollout.id, answer.stage, answer.user, *place))
-                total = round(number * UNIT)
-                upkeep.add_to_tally(tx, rollout, answer.stage, answer.side, scores=1, total=total)
-            else:
-                counts = False
-            of = answer.id, metric, rollout.id, *place, answer.stage, answer.side
-            made = RolloutScore(*of, number, counts, now)
-            tx.add(made)
-            return made
+            return keep_score(tx, self._answer(tx, answer.id), metric, number, now)
 
         return self._runtime.store.transact(DomainStep(step, [("entity", answer.entity)]))
 
@@ -285,7 +267,7 @@ class StagedRollouts:
 
     def _answer(self, snapshot: Snapshot, id: str) -> RolloutAnswer:
         known = isinstance(id, str) and 0 < len(id) <= MAX_ID
-        found = get_or_none(snapshot, RolloutAnswer, id.rpartition("_")[2]) if known else None
+        found = get_or_none(snapshot, RolloutAnswer, bare_id(id)) if known else None
         if found is None or not self._principal.scope.covers(found.entity, found.project):
             raise NotFound("Answer under a rollout", id)
         return found
@@ -303,8 +285,8 @@ class RolloutOptions(TypedDict, total=False):
     canary: Sequence[float]
     guard: NotWorse | None
     least: int
-    also: Mapping[str, float]
-    shadow: Mapping[str, Any] | None
+    also: Limits
+    shadow: Shadow | None
 
 
 class RollOut(StagedRollouts):
@@ -315,72 +297,3 @@ class RollOut(StagedRollouts):
     ) -> StagedRollout:
         """Bring a step of a model to the users of an alias; see `platform.rollouts.start`."""
         return self.start(model, step, alias, **options)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, _number) and not isinstance(value, bool)
-
-
-def _checked_guard(rule: NotWorse) -> str:
-    """Return the metric of a guard. Raises `InvalidInput`."""
-    if not isinstance(rule, NotWorse) or not isinstance(rule.evaluation, str) or rule.metric is not None:
-        raise InvalidInput.at("guard", msg='must be NotWorse("<metric>", margin=...), of a metric that users score')
-    _check_metric(rule.evaluation, "guard")
-    if not _is_number(rule.margin) or not 0 < rule.margin < 1:
-        raise InvalidInput.at("guard", "margin", msg="must be more than 0 and less than 1: how much worse it may be")
-    if not _is_number(rule.confidence) or not 0.5 <= rule.confidence < 1:
-        raise InvalidInput.at("guard", "confidence", msg="must be 0.5 or more, and less than 1")
-    return rule.evaluation
-
-
-def _check_metric(metric: object, at: str = "metric") -> None:
-    if (
-        not isinstance(metric, str)
-        or not 0 < len(metric) <= MAX_METRIC
-        or not metric.isascii()
-        or not metric.isprintable()
-    ):
-        raise InvalidInput.at(at, msg=f"must be the name of a metric, of 1 to {MAX_METRIC} printable ASCII characters")
-
-
-def _checked_canary(canary: object) -> tuple[float, ...]:
-    fits = isinstance(canary, Sequence) and not isinstance(canary, str) and all(map(_is_number, canary))
-    shares = tuple(map(float, canary)) if fits and isinstance(canary, Sequence) else ()
-    rising = all(one < other for one, other in pairwise(shares))
-    if not 2 <= len(shares) <= MOST_STAGES or not rising or shares[0] <= 0 or shares[-1] != 1:
-        msg = (
-            f"must be 2 to {MOST_STAGES} shares of the users that rise, from more than 0 to 1, such as [0.05, 0.25, 1]"
-        )
-        raise InvalidInput.at("canary", msg=msg)
-    return shares
-
-
-def _checked_limits(also: object) -> Mapping[str, float]:
-    if not isinstance(also, Mapping) or not {*also} <= {*LIMITS}:
-        raise InvalidInput.at("also", msg=f"must have limits by their names, of {', '.join(LIMITS)}")
-    for name, limit in also.items():
-        if not _is_number(limit) or not 0 < limit < (1 if name == "errors" else float("inf")):
-            what = "less than 1, a share" if name == "errors" else "finite"
-            raise InvalidInput.at("also", name, msg=f"must be more than 0 and {what}")
-    return {name: float(limit) for name, limit in also.items()}
-
-
-def _checked_shadow(given: object) -> Mapping[str, Any]:
-    if not isinstance(given, Mapping) or not {*given} <= {*SHADOW}:
-        raise InvalidInput.at("shadow", msg='must be such as {"answers": 100, "share": 0.1, "purse": "1"}, or nothing')
-    shadow = {**SHADOW, **given}
-    _check_whole(shadow["answers"], "answers", 1, MOST_ANSWERS)
-    if not _is_number(shadow["share"]) or not 0 < shadow["share"] <= 1:
-        raise InvalidInput.at("shadow", "share", msg="must be more than 0 and at most 1")
-    try:
-        purse = Decimal(shadow["purse"])
-    except (InvalidOperation, TypeError, ValueError):
-        purse = Decimal(-1)
-    if not purse.is_finite() or not 0 <= purse < 10**9:
-        raise InvalidInput.at("shadow", "purse", msg="must be an amount in USD, 0 or more")
-    return {"answers": shadow["answers"], "share": float(shadow["share"]), "purse": f"{purse:f}"}
-
-
-def _check_whole(value: object, name: str, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidInput.at(name, msg=f"must be a whole number, {least} to {most}")

@@ -12,8 +12,8 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.promotion import Alias, Change, Promotion
+from modelyard.domain.models import Checkpoint
+from modelyard.domain.promotion import Change, Promotion
 from modelyard.errors import ModelyardError, StoreClosed
 from modelyard.lazy import log
 from modelyard.parts.rollouts.arms import Failed, ProcessRollouts
@@ -30,7 +30,8 @@ from modelyard.parts.rollouts.records import (
     Side,
     StagedRollout,
 )
-from modelyard.platform.checkpoints.aliases import promote, roll_back
+from modelyard.parts.rollouts.subjects import Move, subject_of
+from modelyard.parts.variants.records import VariantMove
 from modelyard.platform.paging import get_or_none, iter_index
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -78,11 +79,12 @@ def _look(runtime: Runtime, rollout_id: str, failed: Failed, id: str, tx: Tx) ->
     more = _count(tx, rollout, failed)
     if more:
         return rollout, True
-    gone = next((step for step in (rollout.baseline, rollout.step) if not _exists(tx, rollout, step)), None)
+    subject, steps = subject_of(rollout), (rollout.baseline, rollout.step)
+    gone = next((step for step in steps if not subject.exists(tx, rollout.model_id, step)), None)
     found = standing(rollout, tallies_of(tx, rollout))
     decided = decide(rollout, found, now)
     if gone is not None:
-        decided = Decision(RolloutChange.ROLLED_BACK, f"step {gone} was deleted")
+        decided = Decision(RolloutChange.ROLLED_BACK, f"{rollout.word} {gone} was deleted")
     return carry_out(runtime, tx, rollout, found, decided, id, now), False
 
 
@@ -105,11 +107,11 @@ def carry_out(
         state = RolloutState.WATCH if last else RolloutState.CANARY
         changed = attrs.evolve(changed, stage=stage, state=state, since=now + SETTLES)
         if last:
-            _move(runtime, tx, changed, found, id, now)
+            _move(runtime, tx, changed, found, Change.PROMOTED, id, now)
     else:
         changed = attrs.evolve(changed, state=RolloutState(change.value), ended_at=now, reason=reason)
         if change is RolloutChange.ROLLED_BACK and rollout.state is RolloutState.WATCH:
-            _move_back(runtime, tx, rollout, found, id, now)
+            _move(runtime, tx, rollout, found, Change.ROLLED_BACK, id, now)
         end(tx, rollout)
     tx.replace(changed)
     return changed
@@ -125,13 +127,14 @@ def end(tx: Tx, rollout: StagedRollout) -> None:
         tx.replace(attrs.evolve(candidate, pinned=False))
 
 
-def on_alias_moved(runtime: Runtime, tx: Tx, moved: Promotion) -> None:
+def on_alias_moved(runtime: Runtime, tx: Tx, moved: Promotion | VariantMove) -> None:
     """Stop the rollout of an alias that somebody else has moved."""
-    running = get_or_none(tx, RunningRollout, moved.model_id, moved.alias)
+    of, step = (moved.model_id, moved.step) if isinstance(moved, Promotion) else (moved.variant_id, moved.number)
+    running = get_or_none(tx, RunningRollout, of, moved.alias)
     if running is None or moved.verdict.get(ROLLOUT) == running.rollout_id:
         return
     rollout = tx.get(StagedRollout, running.rollout_id)
-    where = "removed" if moved.step is None else f"pointed to step {moved.step}"
+    where = "removed" if step is None else f"pointed to {rollout.word} {step}"
     reason = f"the alias was {where} by {moved.by}"
     found = standing(rollout, tallies_of(tx, rollout))
     carry_out(runtime, tx, rollout, found, Decision(RolloutChange.STOPPED, reason), moved.id, moved.created_at)
@@ -140,25 +143,12 @@ def on_alias_moved(runtime: Runtime, tx: Tx, moved: Promotion) -> None:
 # ---- the alias
 
 
-def _move(runtime: Runtime, tx: Tx, rollout: StagedRollout, found: Standing, id: str, now: datetime) -> None:
-    asked = _promotion(rollout, found, Change.PROMOTED, id, now)
-    made = promote(tx, attrs.evolve(asked, step=rollout.step, from_step=rollout.baseline))
-    if made.id == id:
-        runtime.tell(tx, made)
-
-
-def _move_back(runtime: Runtime, tx: Tx, rollout: StagedRollout, found: Standing, id: str, now: datetime) -> None:
-    alias = get_or_none(tx, Alias, rollout.model_id, rollout.alias)
-    if alias is None or alias.step != rollout.step:
-        return
-    model = tx.get(Model, rollout.model_id)
-    runtime.tell(tx, roll_back(tx, _promotion(rollout, found, Change.ROLLED_BACK, id, now), model))
-
-
-def _promotion(rollout: StagedRollout, found: Standing, change: Change, id: str, now: datetime) -> Promotion:
+def _move(
+    runtime: Runtime, tx: Tx, rollout: StagedRollout, found: Standing, made: Change, id: str, now: datetime
+) -> None:
     verdict = {
         ROLLOUT: rollout.id,
-        "outcome": "not worse" if change is Change.PROMOTED else "worse",
+        "outcome": "not worse" if made is Change.PROMOTED else "worse",
         "metric": rollout.metric,
         "margin": rollout.margin,
         "confidence": rollout.confidence,
@@ -168,12 +158,10 @@ def _promotion(rollout: StagedRollout, found: Standing, change: Change, id: str,
         "low": found.low,
         "high": found.high,
     }
-    place = rollout.model_id, rollout.entity, rollout.project, rollout.alias
-    return Promotion(id, *place, 0, change, None, None, rollout.by, now, verdict=verdict)
-
-
-def _exists(tx: Tx, rollout: StagedRollout, step: int) -> bool:
-    return tx.find(Checkpoint, "step", rollout.model_id, step) is not None
+    subject = subject_of(rollout)
+    moved = (subject.move if made is Change.PROMOTED else subject.move_back)(tx, rollout, Move(id, made, now, verdict))
+    if moved is not None:
+        runtime.tell(tx, moved)
 
 
 # ---- what is counted

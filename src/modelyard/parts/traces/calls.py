@@ -14,6 +14,7 @@ from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.json import as_json
 from modelyard.parts.traces.call_query import EVERY_CALL, CallQuery, CallSearch, Places
+from modelyard.parts.traces.opinions import tell_call
 from modelyard.parts.traces.records import CallEnd, Feedback, TracedCall, completion_of, op_of
 from modelyard.platform.lineage import lineage_of, may_read
 from modelyard.platform.listing import Cursor, Listing
@@ -124,9 +125,13 @@ class Calls:
         began = self._runtime.clock.monotonic()
         items = [_checked(item, at) for at, item in enumerate(batch)]
         for begin in range(0, len(items), AT_ONCE):
-            write = partial(_write, place, items[begin : begin + AT_ONCE])
+            write = partial(self._write, place, items[begin : begin + AT_ONCE])
             store_texts(self._runtime, place[0], write, began)
         return len(items)
+
+    def _write(self, place: "Place", batch: Sequence[TracedCall | CallEnd], tx: Tx) -> None:
+        for call in _write(place, batch, tx):
+            tell_call(self._runtime, tx, call, self._principal.scope)
 
     def new_id(self) -> str:
         """Return an id for a call, for clients that choose none."""
@@ -253,7 +258,7 @@ def _found(snapshot: Snapshot, place: Place, call_id: str) -> TracedCall:
     return call
 
 
-def _write(place: Place, batch: Sequence[TracedCall | CallEnd], tx: Tx) -> None:
+def _write(place: Place, batch: Sequence[TracedCall | CallEnd], tx: Tx) -> Iterable[TracedCall]:
     ids = dict.fromkeys(item.id for item in batch)  # each once, in their order
     stored = {one: call for one in ids if (call := get_or_none(tx, TracedCall, *place, one)) is not None}
     calls = {**stored}
@@ -268,6 +273,7 @@ def _write(place: Place, batch: Sequence[TracedCall | CallEnd], tx: Tx) -> None:
     for one in stored:
         tx.replace(calls[one])
     tx.add_all([call for one, call in calls.items() if one not in stored])
+    return calls.values()
 
 
 def _checked(item: TracedCall | CallEnd, at: int) -> TracedCall | CallEnd:

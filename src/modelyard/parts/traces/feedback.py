@@ -11,6 +11,7 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.record import EMPTY, Order
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.json import as_json
+from modelyard.parts.traces.opinions import tell_feedback
 from modelyard.parts.traces.records import Feedback
 from modelyard.platform.listing import Cursor, Listing, accept_all
 from modelyard.platform.owned import store_texts
@@ -61,9 +62,17 @@ class Feedbacks:
         given = [_checked(one, at) for at, one in enumerate(batch)]
 
         def step(tx: Tx) -> list[Feedback]:
-            return [_kept(tx, one) for one in given if (one.entity, one.project) == place]
+            return [self._keep(tx, one) for one in given if (one.entity, one.project) == place]
 
         return store_texts(self._runtime, place[0], step, began)
+
+    def _keep(self, tx: Tx, said: Feedback) -> Feedback:
+        known = get_or_none(tx, Feedback, said.entity, said.project, said.id)
+        if known is not None:
+            return known
+        tx.add(said)
+        tell_feedback(self._runtime, tx, said, self._principal.scope)
+        return tx.get(Feedback, said.entity, said.project, said.id)
 
     def list(
         self,
@@ -102,14 +111,6 @@ def _checked(said: Feedback, at: int) -> Feedback:
             raise InvalidInput.at(at, name, msg=f"must be 1 to {longest} bytes of printable characters")
     payload, links = as_json(said.payload, at=(at, "payload")), as_json(said.links, at=(at, "links"))
     return attrs.evolve(said, payload=payload, links=links)
-
-
-def _kept(tx: Tx, said: Feedback) -> Feedback:
-    known = get_or_none(tx, Feedback, said.entity, said.project, said.id)
-    if known is not None:
-        return known
-    tx.add(said)
-    return tx.get(Feedback, said.entity, said.project, said.id)
 
 
 def _remove(place: tuple[str, str], id: str, tx: Tx) -> bool:

@@ -242,7 +242,10 @@ class Variants:
         def step(tx: Tx) -> VariantMove:
             variant = self._variant(tx, name)
             place = (id_, variant.id, variant.entity, variant.project, alias)
-            return make(tx, VariantMove(*place, 0, change, number, before, by, now, verdict=verdict))
+            made = make(tx, VariantMove(*place, 0, change, number, before, by, now, verdict=verdict))
+            if made.id == id_:
+                self._runtime.tell(tx, made)
+            return made
 
         return self._runtime.store.transact(step)
 

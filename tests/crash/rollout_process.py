@@ -1,0 +1,96 @@
+"""A program that is killed within rollouts (`worker_process.Request.program`): it goes on from what is stored.
+
+Three rollouts follow each other: one is mirrored first and promoted, one is pointed back once all users have it, one
+is stopped by hand while some have it.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from moments import name_of, tell
+
+from modelyard import NotWorse, Platform, open_platform
+from modelyard.parts.rollouts.mirror import drain
+from modelyard.parts.rollouts.records import RolloutState, StagedRollout
+from modelyard.testing.clock import ManualClock
+
+NAME = "desk/support"
+SHADOW = {"answers": 2, "share": 1.0, "purse": "0.01"}
+GUARD = NotWorse("thumbs", margin=0.4, confidence=0.5)
+ENDS: dict[str, Any] = {
+    "promoted": {"step": 1, "least": 1, "shadow": SHADOW},
+    "rolled_back": {"step": 0, "least": 6},
+    "stopped": {"step": 0},
+}
+
+
+def prepare(platform: Platform) -> None:
+    """Make a model with steps 0 and 1, whose alias points to step 0."""
+    platform.models.create("support", project="desk", base_model="tabular-mini")
+    rows = [{"messages": [{"role": "user", "content": "ping"}, {"role": "assistant", "content": "pong"}]}] * 4
+    platform.training.sft(NAME, rows, epochs=1)
+    platform.worker().run_until_idle()
+    platform.models.promote(NAME, 0)
+
+
+class ChangesWatched:
+    """A store whose moments are also the changes of rollouts: `change 2 inside` is before the second is committed."""
+
+    def __init__(self, store: Any) -> None:
+        self._store, self._moments = store, store._moments
+        self.known: dict[str, tuple[str, int]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def transact(self, step: Any, durable: bool = True) -> Any:
+        call = named = ""
+
+        def watched(tx: Any) -> Any:
+            nonlocal call, named
+            result = step(tx)
+            found = result[0] if isinstance(result, tuple) else result
+            if isinstance(found, StagedRollout) and self.known.get(found.id) != (found.state, found.stage):
+                self.known[found.id] = found.state, found.stage
+                call, named = self._moments.number("change"), f"{found.state} {found.stage}"
+                self._moments.named = named
+                self._moments.at(f"{call} inside")
+            return result
+
+        watched.__qualname__ = name_of(step)
+        result = self._store.transact(watched, durable)
+        if call:
+            self._moments.named = named
+            self._moments.at(f"{call} after")
+        return result
+
+
+def run(store: Any, artifacts: Any, started: int) -> None:
+    """Go on until the last rollout has ended. `started` is how many programs were before this one."""
+    clock = ManualClock(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=1 + started))
+    watched: Any = ChangesWatched(store)
+    with open_platform(store=watched, artifacts=artifacts, clock=clock) as platform:
+        watched.known |= {one.id: (one.state, one.stage) for one in platform.rollouts.list()}
+        for at, (end, options) in enumerate(ENDS.items()):
+            known = [*platform.rollouts.list()][at:]
+            one = known[0] if known else platform.rollouts.start(NAME, canary=[0.5, 1], guard=GUARD, **options)
+            while not one.state.ended:
+                one = live(platform, one, end)
+                clock.advance(1.0)
+
+
+def live(platform: Platform, one: StagedRollout, end: str) -> StagedRollout:
+    """Let a user ask and say what they think, and look."""
+    rollouts = platform.rollouts
+    count = sum(1 for _ in rollouts.answers(one.id))
+    if end == "stopped" and count == 2:
+        return rollouts.stop(one.id)
+    user = f"user {count}"
+    sent = platform.chat.complete(model=f"{NAME}:prod", messages="hello", user=user, max_tokens=2)
+    tell("answered", one.id, sent.id)
+    if one.state is RolloutState.SHADOW:
+        drain(platform._runtime)
+        return rollouts.look(one.id)
+    good = one.state is not RolloutState.WATCH or end == "promoted"
+    tell("scored", sent.id, rollouts.score(sent.id, good).value)
+    return rollouts.look(one.id)
