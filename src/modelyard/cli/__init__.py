@@ -10,9 +10,7 @@ from modelyard.part import Part, standard_parts
 __all__ = ["main"]
 
 SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
-    "Start": {
-        "work": ("modelyard.cli.working:work", "Run queued jobs until interrupted."),
-    },
+    "Start": {"work": ("modelyard.cli.working:work", "Run queued jobs until interrupted.")},
     "Models": {},
     "Work": {
         "train": ("modelyard.cli.training:train", "Train a model: sft, rl, dpo, distill, import."),

@@ -6,6 +6,7 @@ records     which rows are labelled, and what people say of them
 judges      a run's rows as its judge scored them, and what a judge is
 labels      reading labels, blind
 estimates   corrected means and differences, and verdicts
+remarks     what the reports of runs say of the labels
 table_file  labels as a CSV file
 service     `platform.review`
 """
@@ -20,6 +21,7 @@ defer_modules(
     "judges",
     "labels",
     "records",
+    "remarks",
     "service",
     "table_file",
 )

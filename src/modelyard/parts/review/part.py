@@ -1,14 +1,16 @@
 """People label rows of runs, and judges are checked and corrected by that: `platform.review`."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from modelyard.part import Command, DashboardPage, Part
 
 if TYPE_CHECKING:
+    from modelyard.domain.evaluation.run import EvaluationRun
     from modelyard.domain.record import Record
     from modelyard.http.route import Route
     from modelyard.parts.review.service import Reviews
+    from modelyard.platform.runtime import Runtime
     from modelyard.stores.table_changes import SchemaChange
 
 
@@ -49,6 +51,12 @@ def _pages() -> "Sequence[DashboardPage]":
     )
 
 
+def _remarks(runtime: "Runtime", runs: "Sequence[EvaluationRun]", options: Mapping[str, Any]) -> Iterator[str]:
+    from modelyard.parts.review.remarks import remarks
+
+    return remarks(runtime, runs, options)
+
+
 PART = Part(
     "review",
     records=_records,
@@ -56,6 +64,7 @@ PART = Part(
     resources={"review": _reviews},
     routes={"operations": _routes},
     pages=_pages,
+    remarks=_remarks,
     commands={
         "review": Command(
             "Work", "modelyard.parts.review.commands:review", "Label rows of runs, and correct judges by that."
