@@ -8,7 +8,8 @@ labels      reading labels, blind
 estimates   corrected means and differences, and verdicts
 remarks     what the reports of runs say of the labels
 table_file  labels as a CSV file
-service     `platform.review`
+watches     what is stored of scorers that judge answers as they come; watching judges them
+service     `platform.review`; watch_service is its `watches`
 """
 
 from modelyard.lazy import defer_modules
@@ -24,4 +25,7 @@ defer_modules(
     "remarks",
     "service",
     "table_file",
+    "watch_service",
+    "watches",
+    "watching",
 )

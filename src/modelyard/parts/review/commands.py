@@ -2,6 +2,7 @@
 
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import attrs
 import click
@@ -207,8 +208,8 @@ def promote(
 ) -> None:
     """Promote the step NUMBER of the model NAME, or the version NUMBER of variants/PROJECT/NAME, if labels allow it."""
     with opened(store) as platform:
-        reviews, kept = in_own_name(platform).part(Reviews), {"alias": alias, "lower_is_better": lower_is_better}
-        made = reviews.promote(name, number, evaluation, margin, scorer, **kept)
+        kept: Any = {"alias": alias, "lower_is_better": lower_is_better}
+        made = in_own_name(platform).part(Reviews).promote(name, number, evaluation, margin, scorer, **kept)
     click.echo(f"{alias} points at {number}{verdict_text(made.verdict)}")
 
 

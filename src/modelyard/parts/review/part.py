@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 def _records() -> "Sequence[Record]":
     from modelyard.parts.review.records import RECORDS
+    from modelyard.parts.review.watches import RECORDS as WATCHES
 
-    return RECORDS
+    return (*RECORDS, *WATCHES)
 
 
 def _changes() -> "Sequence[SchemaChange]":
@@ -34,14 +35,18 @@ def _reviews() -> "type[Reviews]":
 
 def _routes() -> "Sequence[Route]":
     from modelyard.parts.review.routes import ROUTES
+    from modelyard.parts.review.watch_routes import ROUTES as WATCHES
 
-    return ROUTES
+    return (*ROUTES, *WATCHES)
 
 
 def _pages() -> "Sequence[DashboardPage]":
-    from modelyard.parts.review import pages
+    from modelyard.parts.review import pages, watch_pages
 
     return (
+        DashboardPage("GET", ("watches",), watch_pages.listed, "Live quality", watch_pages.has_watch),
+        DashboardPage("GET", ("watches", "{watch}"), watch_pages.shown),
+        DashboardPage("POST", ("watches", "{watch}", "stop"), watch_pages.stop),
         DashboardPage("GET", ("reviews",), pages.listed, "Reviews", pages.has_review),
         DashboardPage("POST", ("reviews",), pages.start),
         DashboardPage("GET", ("reviews", "{review}"), pages.shown),
@@ -57,6 +62,12 @@ def _remarks(runtime: "Runtime", runs: "Sequence[EvaluationRun]", options: Mappi
     return remarks(runtime, runs, options)
 
 
+def _upkeep(runtime: "Runtime") -> None:
+    from modelyard.parts.review.watching import Watching
+
+    runtime.cache.slot(Watching).wake(runtime)
+
+
 PART = Part(
     "review",
     records=_records,
@@ -65,9 +76,13 @@ PART = Part(
     routes={"operations": _routes},
     pages=_pages,
     remarks=_remarks,
+    upkeep=_upkeep,
     commands={
         "review": Command(
             "Work", "modelyard.parts.review.commands:review", "Label rows of runs, and correct judges by that."
-        )
+        ),
+        "watches": Command(
+            "Work", "modelyard.parts.review.watch_commands:watches", "Judge a sample of stored answers as they come."
+        ),
     },
 )

@@ -31,6 +31,7 @@ from modelyard.parts.review.records import (
     checked_person,
     is_number,
 )
+from modelyard.parts.review.watch_service import Watches
 from modelyard.platform.evaluations.result import AnyRun, run_id_of
 from modelyard.platform.evaluations.runs import find_run
 from modelyard.platform.listing import Cursor, Listing
@@ -54,6 +55,11 @@ class Reviews:
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime, self._principal = runtime, principal
+
+    @property
+    def watches(self) -> Watches:
+        """Scorers that judge stored answers as they come."""
+        return Watches(self._runtime, self._principal, self.estimate)
 
     # ---- reviews
 
