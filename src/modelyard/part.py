@@ -14,6 +14,7 @@ from modelyard.errors import InvalidInput
 if TYPE_CHECKING:
     from modelyard.domain.completion import CompletionRequest
     from modelyard.domain.evaluation.objects import ObjectRef
+    from modelyard.domain.evaluation.run import EvaluationRun
     from modelyard.domain.identity import Principal
     from modelyard.domain.job import Job
     from modelyard.domain.record import Record
@@ -241,7 +242,8 @@ class Part:
     `captures` returns what keeps the answers that a caller gets under a name, or None. `submits` queues a training job
     on data of its own kind, with the arguments of `platform.training.submit`; None for other data.
     `names` returns what the part serves under a name that no model has; None for one that is not of its form. `prices`
-    returns a `ServedModel` with the prices of a request, which may depend on its prompt and on the time."""
+    returns a `ServedModel` with the prices of a request, which may depend on its prompt and on the time. `remarks`
+    yields what the reports of a run, or of a baseline and a candidate, say besides, given the options of the report."""
 
     name: str
     records: "Callable[[], Sequence[Record]]" = tuple
@@ -268,6 +270,7 @@ class Part:
     submits: "Callable[..., Any] | None" = None
     names: "Callable[[Runtime, Snapshot, Principal, str], Named | None] | None" = None
     prices: "Callable[[Runtime, Snapshot, Any], Any] | None" = None
+    remarks: "Callable[[Runtime, Sequence[EvaluationRun], Mapping[str, Any]], Iterable[str]] | None" = None
 
 
 def standard_parts() -> Sequence[Part]:

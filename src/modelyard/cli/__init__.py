@@ -10,9 +10,7 @@ from modelyard.part import Part, standard_parts
 __all__ = ["main"]
 
 SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
-    "Start": {
-        "work": ("modelyard.cli.working:work", "Run queued jobs until interrupted."),
-    },
+    "Start": {"work": ("modelyard.cli.working:work", "Run queued jobs until interrupted.")},
     "Models": {},
     "Work": {
         "evaluate": ("modelyard.cli.evaluations:evaluate", "Evaluate models, and print their scores."),

@@ -165,7 +165,8 @@ def show_run(store: StoreName, run: str, as_json: bool) -> None:
         found = run_named(platform, run)
         if as_json:
             whole = {name: getattr(found, name) for name in ("id", "entity", "project", "evaluation", "model", "state")}
-            show_fields({**whole, "summary": dict(found.summary or {}), "reason": found.reason}.items(), True)
+            whole |= {"summary": dict(found.summary or {}), "reason": found.reason}
+            show_fields({**whole, "remarks": platform.evaluations.remarks(found)}.items(), True)
         elif found.summary is None:
             status = platform.evaluations.runs.status(found.id)
             show_fields([("run", run_title(found)), ("state", found.state), ("reason", found.reason), ("of", status)])

@@ -127,10 +127,7 @@ def values_conversion(fields: Fields, converts: Mapping[int, Convert], accept: C
     if not fields:
         return accept
     usual = _Usual(fields, converts)
-    usual.reads = [
-        f" if len(values) != {len(fields)}: return accept(values)",
-        f" {', '.join(usual.names)}, = values",
-    ]
+    usual.reads = [f" if len(values) != {len(fields)}: return accept(values)", f" {', '.join(usual.names)}, = values"]
     converted = "values" if usual.names == usual.results else "{results},"
     return usual.function("values", converted, "accept(values)", accept=accept)
 

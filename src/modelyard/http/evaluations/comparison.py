@@ -13,7 +13,7 @@ from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
 from modelyard.formats.constraints import Length, Matching
 from modelyard.http.evaluations.route import body_of, evaluation_route, namespace_of, problems_in_request
-from modelyard.http.message import Response, answering, each, json_response
+from modelyard.http.message import Response, answering, constant, each, json_response
 from modelyard.http.route import Body, Parameter, RouteCall
 from modelyard.report.evaluations.export import Format
 
@@ -73,7 +73,8 @@ class MetricComparisonObject:
 
 @attrs.frozen
 class ComparisonObject:
-    """A candidate compared with a baseline. `not_compared` gives the reason for each metric that cannot be compared."""
+    """A candidate compared with a baseline. `not_compared` gives the reason for each metric that cannot be compared;
+    `remarks` are such as a difference that is corrected by what people say."""
 
     rows: int
     only_baseline: int
@@ -84,11 +85,11 @@ class ComparisonObject:
     confidence: float
     metrics: Sequence[MetricComparisonObject]
     not_compared: Mapping[str, str]
+    remarks: Sequence[str]
 
 
 _show_paired = answering(
-    PairedObject,
-    interval=lambda found: None if found.interval is None else (found.interval.low, found.interval.high),
+    PairedObject, interval=lambda found: None if found.interval is None else (found.interval.low, found.interval.high)
 )
 _show_metric = answering(
     MetricComparisonObject,
@@ -105,6 +106,7 @@ show_comparison = answering(
     confidence="options.confidence",
     metrics=each(_show_metric, "metrics"),
     not_compared="uncompared",
+    remarks=constant(()),
 )
 
 
@@ -156,7 +158,7 @@ def compare_evaluation_runs(call: RouteCall) -> Flow[Response]:
                 lower_is_better=body.lower_is_better,
                 **namespace,
             )
-        return json_response(show_comparison(report.comparison))
+        return json_response(attrs.evolve(show_comparison(report.comparison), remarks=report.remarks))
 
     return cast(Response, (yield flow.Call(answer, threads=call.threads)))
 

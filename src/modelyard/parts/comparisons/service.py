@@ -68,8 +68,8 @@ def _joined(
         {label: run for label, (run, _) in zip(labels, sides, strict=True)},
         {label: _numbers(rows, options) for label, (_, rows) in zip(labels, sides, strict=True)},
         tuple(
-            ComparedPair(labels[one], labels[other], found)
-            for (one, other), found in zip(places, compared, strict=True)
+            ComparedPair(labels[one], labels[other], found, report.remarks)
+            for (one, other), found, report in zip(places, compared, reports, strict=True)
         ),
         labels[0] if has_baseline else None,
     )

@@ -37,6 +37,7 @@ class ComparedPair:
     baseline: str
     candidate: str
     comparison: Comparison
+    remarks: tuple[str, ...] = ()
 
 
 @attrs.frozen(repr=False, slots=False)
@@ -123,6 +124,7 @@ class RunsComparison(Shown):
                 f"{named}, {metric.name}, {left}" for metric in found.metrics if (left := left_out_text(metric))
             )
             yield from (f"{named}: not compared: {name}, {why}" for name, why in found.uncompared.items())
+            yield from (f"{named}: {remark}" for remark in pair.remarks)
 
 
 def _names(run: EvaluationRun) -> tuple[str, str]:

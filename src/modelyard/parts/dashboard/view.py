@@ -16,6 +16,7 @@ import attrs
 from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.comparison import Verdict
 from modelyard.domain.identity import Principal
+from modelyard.domain.promotion import NotWorse
 from modelyard.domain.training import DatasetName
 from modelyard.errors import InvalidInput, ModelyardError
 from modelyard.part import DashboardPage
@@ -374,3 +375,27 @@ def _header(view: View) -> Html:
     fold = [tag("input", type="checkbox", id="menu", kind="fold"), tag("label", "Menu", for_="menu", kind="fold")]
     brand = tag("a", "modelyard", href=view.url(""), kind="brand")
     return tag("header", brand, *fold, tag("nav", *links, aria_label="Pages"), who, leave)
+
+
+def requirement_fields(view: View) -> list[Html]:
+    """Return the fields of a form that promotes only what is not worse: by its scores, or by what people label."""
+    evaluation = tag("input", name="evaluation", placeholder="no requirement", size=20)
+    fields = [tag("label", " if not worse on the evaluation ", evaluation)]
+    if "review" in dir(view.platform):
+        margin = tag("input", name="margin", placeholder="by scores alone", size=14, inputmode="decimal")
+        fields.append(tag("label", " by labels, at most worse by ", margin))
+    return fields
+
+
+def requirement_of(view: View) -> Any:
+    """Return what such a form requires. Raises `InvalidInput`."""
+    evaluation, margin = (view.form.get(name, "").strip() for name in ("evaluation", "margin"))
+    if not margin:
+        return NotWorse(evaluation) if evaluation else None
+    if not evaluation:
+        raise InvalidInput.at("evaluation", msg="is required where labels decide", type="missing")
+    try:
+        allowed = float(margin)
+    except ValueError:
+        raise InvalidInput.at("margin", msg="must be a number above 0: by how much it may be worse") from None
+    return view.platform.review.not_worse(evaluation, allowed)

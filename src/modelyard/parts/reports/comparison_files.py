@@ -6,6 +6,7 @@ from modelyard.domain.evaluation.comparison import MetricComparison, RowDifferen
 from modelyard.parts.reports import junit, markdown
 from modelyard.parts.reports.comparison_page import comparison_content
 from modelyard.parts.reports.html import Html, fragment, page, tag
+from modelyard.parts.reports.run_page import remarks_of
 from modelyard.report.evaluations.comparison import (
     HEADERS,
     SHOWN_ROWS,
@@ -23,12 +24,12 @@ SHOWN_IN_NOTEBOOK = 10
 
 def comparison_html(report: ComparisonReport) -> Html:
     content = comparison_content(report.baseline, report.candidate, report.comparison)
-    return page(_title(report), tag("h1", _title(report)), *content)
+    return page(_title(report), tag("h1", _title(report)), *remarks_of(report.remarks), *content)
 
 
 def comparison_notebook(report: ComparisonReport) -> Html:
     content = comparison_content(report.baseline, report.candidate, report.comparison, SHOWN_IN_NOTEBOOK)
-    return fragment(tag("h3", _title(report)), *content)
+    return fragment(tag("h3", _title(report)), *remarks_of(report.remarks), *content)
 
 
 def comparison_markdown(report: ComparisonReport) -> str:
@@ -56,7 +57,7 @@ def _paragraphs(report: ComparisonReport) -> Iterator[str]:
         yield markdown.table(HEADERS, metrics, right=HEADERS[1:-1])
         notes = [footnote(found), *(line for one in found.metrics for line in remarks(one))]
         lines += map(markdown.plain, notes)
-    yield "\n".join(f"* {line}" for line in lines)
+    yield "\n".join(f"* {line}" for line in (*lines, *map(markdown.plain, report.remarks)))
     headers = ("row", "before", "now", "inputs", "candidate's output")
     for one in found.metrics:
         rows = [_row(note) for note in one.worst[:SHOWN_ROWS]]

@@ -9,7 +9,7 @@ from modelyard.formats.json import dumps
 from modelyard.parts.reports import junit, markdown
 from modelyard.parts.reports.clusters import cluster_notes
 from modelyard.parts.reports.html import Html, fragment, page, tag
-from modelyard.parts.reports.run_page import run_content
+from modelyard.parts.reports.run_page import remarks_of, run_content
 from modelyard.report.evaluations.run import RunReport, cells, headers, notes, spent
 from modelyard.report.numbers import alike, count_text, errors_text, model_text, ref_text, value_text
 
@@ -19,16 +19,18 @@ SHOWN_IN_NOTEBOOK = 10
 
 def run_html(report: RunReport) -> Html:
     title = _title(report.run)
-    return page(title, tag("h1", title), *run_content(report.run, report.aggregate), *_proposals(report))
+    content = run_content(report.run, report.aggregate)
+    return page(title, tag("h1", title), *remarks_of(report.remarks), *content, *_proposals(report))
 
 
 def run_notebook(report: RunReport) -> Html:
     content = run_content(report.run, report.aggregate, SHOWN_IN_NOTEBOOK)
-    return fragment(tag("h3", _title(report.run)), *content, *_proposals(report))
+    return fragment(tag("h3", _title(report.run)), *remarks_of(report.remarks), *content, *_proposals(report))
 
 
 def run_markdown(report: RunReport) -> str:
-    return markdown.joined([*_paragraphs(report.run, report.aggregate), *map(markdown.plain, cluster_notes(report))])
+    notes = map(markdown.plain, (*report.remarks, *cluster_notes(report)))
+    return markdown.joined([*_paragraphs(report.run, report.aggregate), *notes])
 
 
 def _proposals(report: RunReport) -> Iterator[Html]:

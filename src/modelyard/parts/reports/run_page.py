@@ -63,6 +63,11 @@ def run_content(run: EvaluationRun, found: Aggregate, most: int | None = None) -
     yield full_names(names)
 
 
+def remarks_of(remarks: Iterable[str]) -> list[Html]:
+    """Show what parts say of a run, or of two."""
+    return [tag("p", one) for one in remarks]
+
+
 def _facts(run: EvaluationRun, found: Aggregate) -> Html:
     kind = {"completed": "better", "failed": "worse"}.get(run.state.value, "")
     text = joined([chip(run.state.value, kind), f" {run.reason}" if run.reason else ""])

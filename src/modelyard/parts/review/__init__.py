@@ -6,8 +6,10 @@ records     which rows are labelled, and what people say of them
 judges      a run's rows as its judge scored them, and what a judge is
 labels      reading labels, blind
 estimates   corrected means and differences, and verdicts
+remarks     what the reports of runs say of the labels
 table_file  labels as a CSV file
-service     `platform.review`
+watches     what is stored of scorers that judge answers as they come; watching judges them
+service     `platform.review`; watch_service is its `watches`
 """
 
 from modelyard.lazy import defer_modules
@@ -20,6 +22,10 @@ defer_modules(
     "judges",
     "labels",
     "records",
+    "remarks",
     "service",
     "table_file",
+    "watch_service",
+    "watches",
+    "watching",
 )

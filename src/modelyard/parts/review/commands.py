@@ -3,6 +3,7 @@
 import csv
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import attrs
 import click
@@ -22,11 +23,12 @@ from modelyard.cli.terminal import (
     store_option,
 )
 from modelyard.errors import InvalidInput
-from modelyard.parts.review.estimates import JudgedVerdict
+from modelyard.parts.review.estimates import JudgedVerdict, verdict_text
 from modelyard.parts.review.labels import RowToLabel
 from modelyard.parts.review.records import Review
 from modelyard.parts.review.service import Reviews
 from modelyard.parts.review.table_file import label_of, label_text, number_text
+from modelyard.platform.models.promotion import PROD
 from modelyard.report.table import printable
 
 LISTED = ("id", "project", "run_id", "scorer", "size", "population", "created_at")
@@ -34,6 +36,10 @@ STOP = "q"
 MOST_LISTED = 1000
 
 _scorer_option = click.option("--scorer", help="The scorer, by its name or reference; the run's first by default.")
+_margin_option = click.option(
+    "--margin", default=0.05, show_default=True, type=float, help="By how much it may be worse."
+)
+_lower_option = click.option("--lower-is-better", is_flag=True, help="Lower values are better.")
 _person = click.argument("person")
 
 
@@ -171,8 +177,8 @@ def estimate(store: StoreName, run: str, scorer: str | None, as_json: bool) -> N
 @click.argument("baseline")
 @click.argument("candidate")
 @_scorer_option
-@click.option("--margin", default=0.05, show_default=True, type=float, help="By how much it may be worse.")
-@click.option("--lower-is-better", is_flag=True, help="Lower values are better.")
+@_margin_option
+@_lower_option
 @click.option("--not-worse", is_flag=True, help="Fail, with status 1, unless it is shown to be no worse than that.")
 def compare(
     store: StoreName,
@@ -192,6 +198,32 @@ def compare(
     tell({"verdict": verdict, "margin": margin, "corrected": found.corrected, "checked": found.check.checked})
     if not_worse and verdict is not JudgedVerdict.NOT_WORSE:
         raise click.ClickException(str(verdict))
+
+
+@review.command("promote")
+@store_option
+@click.argument("name")
+@click.argument("number", type=int)
+@click.option("--alias", default=PROD, show_default=True, help="What points at it then.")
+@click.option("--not-worse", "evaluation", metavar="EVALUATION", required=True, help="What both must have run.")
+@_margin_option
+@_scorer_option
+@_lower_option
+def promote(
+    store: StoreName,
+    name: str,
+    number: int,
+    alias: str,
+    evaluation: str,
+    margin: float,
+    scorer: str | None,
+    lower_is_better: bool,
+) -> None:
+    """Promote the step NUMBER of the model NAME, or the version NUMBER of variants/PROJECT/NAME, if labels allow it."""
+    with opened(store) as platform:
+        kept: Any = {"alias": alias, "lower_is_better": lower_is_better}
+        made = in_own_name(platform).part(Reviews).promote(name, number, evaluation, margin, scorer, **kept)
+    click.echo(f"{alias} points at {number}{verdict_text(made.verdict)}")
 
 
 @review.command("delete")

@@ -258,6 +258,15 @@ def numbers_of(found: JudgedDifference) -> Mapping[str, Any]:
     }
 
 
+def verdict_text(verdict: Mapping[str, Any]) -> str:
+    """Return what a promotion was decided by, to follow its change; "" for nothing."""
+    numbers = (
+        f"; {name} {one['difference']:+.3f} ({one['low']:.3f} to {one['high']:.3f}), from {one['labelled']} labels"
+        for name, one in verdict.get("metrics", {}).items()
+    )
+    return f"; {verdict['outcome']}{''.join(numbers)}" if verdict else ""
+
+
 def corrected_difference(
     before: JudgedRows, after: JudgedRows, labels: Sequence[LabelledRows], confidence: float
 ) -> Corrected:

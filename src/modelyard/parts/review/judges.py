@@ -150,18 +150,19 @@ def asked_models(runtime: Runtime, principal: Principal, scorer: str) -> AskedMo
     with suppress(ModelyardError):
         data = Objects(runtime, principal).resolve(ObjectKind.SCORER, scorer).content.get("scorer")
         if ref is not None and isinstance(data, Mapping):
-            for one in _judges(rule_of(data)):
+            for one in judges_of(rule_of(data)):
                 found[one.model] = _meant(runtime, principal, one, (ref.entity, ref.project))
                 times += meanings.since(runtime, principal, one.model, found[one.model])
     return AskedModels(found, max(times, default=None))
 
 
-def _judges(rule: DeclarativeScorer) -> Iterator[LlmJudge]:
+def judges_of(rule: DeclarativeScorer) -> Iterator[LlmJudge]:
+    """Yield the judges that a scorer asks."""
     if isinstance(rule, LlmJudge):
         yield rule
     elif isinstance(rule, Combined):
         for part in rule.parts.values():
-            yield from _judges(part)
+            yield from judges_of(part)
 
 
 def _meant(runtime: Runtime, principal: Principal, judge: LlmJudge, place: tuple[str, str]) -> str:

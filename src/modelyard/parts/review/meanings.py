@@ -15,7 +15,7 @@ from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 
-_VARIANTS, _LATEST = "variants", "latest"
+VARIANTS, _LATEST = "variants", "latest"
 
 
 def since(runtime: Runtime, principal: Principal, model: str, meant: str) -> Iterator[datetime]:
@@ -26,7 +26,7 @@ def since(runtime: Runtime, principal: Principal, model: str, meant: str) -> Ite
         return
     with suppress(ModelyardError):
         name = chat_name(runtime, principal, model)
-        if ref.name.startswith(f"{_VARIANTS}."):
+        if ref.name.startswith(f"{VARIANTS}."):
             yield from _of_variant(runtime, principal, name)
         elif (trained := ModelName.within(principal.entity, name)) is not None and trained.step is None:
             yield from runtime.store.read(lambda snapshot: list(_of_model(snapshot, trained, ref)))
@@ -49,7 +49,13 @@ def _of_variant(runtime: Runtime, principal: Principal, name: str) -> Iterator[d
     version = name.partition("@")[2] or _LATEST
     if version.isdigit():
         return
-    for made in (part.resources[_VARIANTS] for part in runtime.parts if part.name == _VARIANTS):
-        variants: Any = made()(runtime, principal)
+    variants = part_resource(runtime, principal, VARIANTS)
+    if variants is not None:
         yield variants.version(name).created_at
         yield from (alias.updated_at for alias in variants.aliases(name) if alias.name == version)
+
+
+def part_resource(runtime: Runtime, principal: Principal, name: str) -> Any:
+    """Return what a part adds to a platform under its own name; None if it is not there."""
+    found = (part.resources[name] for part in runtime.parts if part.name == name)
+    return next((made()(runtime, principal) for made in found), None)

@@ -1,21 +1,24 @@
 """People label rows of runs, and judges are checked and corrected by that: `platform.review`."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from modelyard.part import Command, DashboardPage, Part
 
 if TYPE_CHECKING:
+    from modelyard.domain.evaluation.run import EvaluationRun
     from modelyard.domain.record import Record
     from modelyard.http.route import Route
     from modelyard.parts.review.service import Reviews
+    from modelyard.platform.runtime import Runtime
     from modelyard.stores.table_changes import SchemaChange
 
 
 def _records() -> "Sequence[Record]":
     from modelyard.parts.review.records import RECORDS
+    from modelyard.parts.review.watches import RECORDS as WATCHES
 
-    return RECORDS
+    return (*RECORDS, *WATCHES)
 
 
 def _changes() -> "Sequence[SchemaChange]":
@@ -32,14 +35,18 @@ def _reviews() -> "type[Reviews]":
 
 def _routes() -> "Sequence[Route]":
     from modelyard.parts.review.routes import ROUTES
+    from modelyard.parts.review.watch_routes import ROUTES as WATCHES
 
-    return ROUTES
+    return (*ROUTES, *WATCHES)
 
 
 def _pages() -> "Sequence[DashboardPage]":
-    from modelyard.parts.review import pages
+    from modelyard.parts.review import pages, watch_pages
 
     return (
+        DashboardPage("GET", ("watches",), watch_pages.listed, "Live quality", watch_pages.has_watch),
+        DashboardPage("GET", ("watches", "{watch}"), watch_pages.shown),
+        DashboardPage("POST", ("watches", "{watch}", "stop"), watch_pages.stop),
         DashboardPage("GET", ("reviews",), pages.listed, "Reviews", pages.has_review),
         DashboardPage("POST", ("reviews",), pages.start),
         DashboardPage("GET", ("reviews", "{review}"), pages.shown),
@@ -49,6 +56,18 @@ def _pages() -> "Sequence[DashboardPage]":
     )
 
 
+def _remarks(runtime: "Runtime", runs: "Sequence[EvaluationRun]", options: Mapping[str, Any]) -> Iterator[str]:
+    from modelyard.parts.review.remarks import remarks
+
+    return remarks(runtime, runs, options)
+
+
+def _upkeep(runtime: "Runtime") -> None:
+    from modelyard.parts.review.watching import Watching
+
+    runtime.cache.slot(Watching).wake(runtime)
+
+
 PART = Part(
     "review",
     records=_records,
@@ -56,9 +75,14 @@ PART = Part(
     resources={"review": _reviews},
     routes={"operations": _routes},
     pages=_pages,
+    remarks=_remarks,
+    upkeep=_upkeep,
     commands={
         "review": Command(
             "Work", "modelyard.parts.review.commands:review", "Label rows of runs, and correct judges by that."
-        )
+        ),
+        "watches": Command(
+            "Work", "modelyard.parts.review.watch_commands:watches", "Judge a sample of stored answers as they come."
+        ),
     },
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.statistics import Interval
+from modelyard.domain.evaluation.statistics import CONFIDENCE, Interval
 from modelyard.errors import InvalidInput
 from modelyard.formats.constraints import Length, Within
 from modelyard.formats.converter import structure_exactly
@@ -179,6 +179,30 @@ class JudgedComparisonObject:
     difference: JudgedEstimateObject
 
 
+@attrs.frozen
+class JudgedPromotion:
+    """The body that points an alias at a step of a model, or at a version of a variant ("variants/desk/support"), if
+    labels of its run of the evaluation show it to be at most `margin` worse."""
+
+    name: str = attrs.field(validator=Length(1, 512))
+    number: int = attrs.field(validator=Within(0))
+    evaluation: str = attrs.field(validator=Length(1, 1024))
+    margin: float = 0.05
+    scorer: str | None = attrs.field(default=None, validator=Length(1, 1024))
+    lower_is_better: bool = False
+    confidence: float = attrs.field(default=CONFIDENCE, validator=Within(0.5, 0.9999))
+
+
+@attrs.frozen
+class JudgedPromotionObject:
+    """What an alias points at, and the numbers by which that was decided."""
+
+    name: str
+    alias: str
+    number: int
+    verdict: Mapping[str, Any]
+
+
 review_object = answering(ReviewObject, run="run_id")
 row_object = answering(ReviewRowObject, row="place")
 disagreement_object = answering(ReviewDisagreementObject, row="place")
@@ -310,6 +334,19 @@ def show_judged_comparison(call: RouteCall) -> Response:
     return json_response(JudgedComparisonObject(found.verdict(margin), found.labels_needed(margin), shown))
 
 
+def promote_judged(call: RouteCall) -> Response:
+    """Point an alias at a step or a version, if labels show it to be no worse. Idempotent."""
+    body, alias = structure_exactly(JudgedPromotion, call.body, "body"), call.params["alias"]
+    with problems_at("body"):
+        made = _of(call).promote(
+            *(body.name, body.number, body.evaluation, body.margin, body.scorer),
+            alias=alias,
+            lower_is_better=body.lower_is_better,
+            confidence=body.confidence,
+        )
+    return json_response(JudgedPromotionObject(body.name, alias, body.number, made.verdict))
+
+
 _route = partial(documented_route, OPERATIONS, Auth.BEARER)
 _put = partial(_route, "PUT")
 
@@ -336,4 +373,11 @@ ROUTES: tuple[Route, ...] = (
     _route("GET", f"{PERSON}/disagreements", list_review_disagreements, response=ReviewDisagreementList),
     _route("GET", "/v1/judged/estimate", show_judged_estimate, query=_ONE_RUN, response=JudgedEstimateObject),
     _route("GET", "/v1/judged/comparison", show_judged_comparison, query=_TWO_RUNS, response=JudgedComparisonObject),
+    _put(
+        "/v1/judged/aliases/{alias}",
+        promote_judged,
+        body=Body.CONTROL,
+        request=JudgedPromotion,
+        response=JudgedPromotionObject,
+    ),
 )

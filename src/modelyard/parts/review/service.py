@@ -20,6 +20,7 @@ from modelyard.parts.review.agreement import Confusion
 from modelyard.parts.review.estimates import JudgeCheck, JudgedDifference, JudgedMean, JudgedVerdict
 from modelyard.parts.review.judges import JudgedRows
 from modelyard.parts.review.labels import Disagreement, LabelledRows, ReviewProgress, RowToLabel
+from modelyard.parts.review.meanings import VARIANTS, part_resource
 from modelyard.parts.review.records import (
     MOST_ROWS,
     YES_OR_NO,
@@ -30,9 +31,12 @@ from modelyard.parts.review.records import (
     checked_person,
     is_number,
 )
+from modelyard.parts.review.watch_service import Watches
 from modelyard.platform.evaluations.result import AnyRun, run_id_of
 from modelyard.platform.evaluations.runs import find_run
 from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.models.promotion import PROD
+from modelyard.platform.models.service import Models
 from modelyard.platform.owned import remove_owned, store_texts
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, iter_index, listed_entity, listed_index
 from modelyard.platform.runtime import Runtime
@@ -51,6 +55,11 @@ class Reviews:
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime, self._principal = runtime, principal
+
+    @property
+    def watches(self) -> Watches:
+        """Scorers that judge stored answers as they come."""
+        return Watches(self._runtime, self._principal, self.estimate)
 
     # ---- reviews
 
@@ -315,6 +324,30 @@ class Reviews:
         _check_margin(margin)
         ReportOptions(confidence=confidence)
         return NotWorseAsLabelled(evaluation, None, scorer, margin, confidence, lower=lower_is_better)
+
+    def promote(
+        self,
+        name: str,
+        number: int,
+        evaluation: OneObject,
+        margin: float,
+        scorer: str | None = None,
+        *,
+        alias: str = PROD,
+        lower_is_better: bool = False,
+        confidence: float = CONFIDENCE,
+    ) -> Any:
+        """Point an alias of a model at the step of this number, or of a variant ("variants/desk/support") at that
+        version, if labels show it to be at most `margin` worse, as `not_worse` says. Returns the change. Raises
+        `NotFound`, `InvalidInput`, `PromotionRefused`, `Conflict`."""
+        kept: Any = {"lower_is_better": lower_is_better, "confidence": confidence}
+        require = self.not_worse(evaluation, margin, scorer, **kept)
+        variant = name.removeprefix(f"{VARIANTS}/")
+        if variant != name and "/" in variant:
+            variants = part_resource(self._runtime, self._principal, VARIANTS)
+            if variants is not None:
+                return variants.promote(variant, number, alias, require=require)
+        return Models(self._runtime, self._principal).promote(name, number, alias, require=require)
 
     def _checked(
         self, run: EvaluationRun, judged: JudgedRows, confidence: float, only: str | None = None

@@ -2,7 +2,6 @@
 
 from itertools import islice
 
-from modelyard.domain.promotion import NotWorse
 from modelyard.parts.dashboard.pages.keys import key_text
 from modelyard.parts.dashboard.view import (
     HtmlPage,
@@ -11,6 +10,8 @@ from modelyard.parts.dashboard.view import (
     begun,
     empty,
     name_text,
+    requirement_fields,
+    requirement_of,
     short_id,
     status_chip,
     verdict_chip,
@@ -226,15 +227,14 @@ def _promotion(view: View, one: Variant, at: VariantVersion) -> Html:
         return Html("")
     fields = [
         tag("label", "Alias ", tag("input", name="alias", value=PROD, size=12)),
-        tag("label", " Only if not worse on the evaluation ", tag("input", name="evaluation", size=24)),
+        *requirement_fields(view),
         tag("button", f"Promote version {at.number}", type="submit"),
     ]
     return section("Promote", view.form_to("variants", one.id, at.number, "promote", content=fields))
 
 
 def promote(view: View) -> Redirect:
-    number, evaluation = whole_number(view.params["number"], "number"), view.form.get("evaluation", "").strip()
-    require = NotWorse(evaluation) if evaluation else None
+    number, require = whole_number(view.params["number"], "number"), requirement_of(view)
     view.platform.part(Variants).promote(view.params["variant"], number, view.form.get("alias", PROD), require=require)
     return Redirect(view.url("variants", view.params["variant"]))
 

@@ -1,7 +1,8 @@
 """Runs in numbers, two runs side by side, and quality gates (specification 4.5)."""
 
-from collections.abc import Iterator, Mapping
-from typing import Unpack, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Unpack, get_args
 
 import attrs
 
@@ -28,7 +29,13 @@ def report_of(runtime: Runtime, run: EvaluationRun, **options: Unpack[ReportKeyw
     scored = stored.columns() if options.get("cluster_by") is None else stored.full()
     found = aggregate(scored, **options)
     commented = tuple(attrs.evolve(one, worst=_with_comments(stored, one)) for one in found.metrics)
-    return RunReport(run, attrs.evolve(found, metrics=commented), RunRows(stored.full, stored.columns))
+    rows = RunRows(stored.full, stored.columns)
+    return RunReport(run, attrs.evolve(found, metrics=commented), rows, remarks(runtime, [run], options))
+
+
+def remarks(runtime: Runtime, runs: Sequence[EvaluationRun], options: Mapping[str, Any]) -> tuple[str, ...]:
+    found = (part.remarks(runtime, runs, options) for part in runtime.parts if part.remarks is not None)
+    return tuple(chain.from_iterable(found))
 
 
 def _with_comments(stored: StoredRun, one: MetricSummary) -> tuple[RowNote, ...]:
@@ -49,7 +56,8 @@ def compare_runs(
     else:
         found = compare(before.full(), after.full(), **options)
     rows = (RunRows(before.full, before.columns), RunRows(after.full, after.columns))
-    return ComparisonReport(_run_of(baseline), _run_of(candidate), found, rows)
+    runs = _run_of(baseline), _run_of(candidate)
+    return ComparisonReport(*runs, found, rows, remarks(runtime, runs, options))
 
 
 def _rows_of(runtime: Runtime, run: EvaluationRun | ExportedRun) -> StoredRun | ExportedRun:

@@ -288,6 +288,10 @@ class Evaluations(Extended, EvaluationsMembers):
         before, after = (ExportedRun.of(run) or self._run(run, project, entity) for run in runs)
         return compare.compare_runs(self._runtime, before, after, **options)
 
+    def remarks(self, *runs: AnyRun) -> tuple[str, ...]:
+        """Return what parts say of a run, or of a baseline and a candidate: means that are corrected by labels."""
+        return compare.remarks(self._runtime, [self._run(run, None, None) for run in runs], {})
+
     def assert_not_worse(
         self,
         *by_position: Never,

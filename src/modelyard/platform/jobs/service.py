@@ -94,9 +94,7 @@ class Jobs(Extended, JobsMembers):
         waits = waits_of(self._runtime, snapshot, jobs)
         return [
             JobSummary.of(
-                job,
-                get_or_none(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at),
-                waits(job),
+                job, get_or_none(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at), waits(job)
             )
             for job in jobs
         ]

@@ -51,6 +51,7 @@ class ComparisonReport:
     candidate: EvaluationRun
     comparison: Comparison
     rows: tuple[RunRows, RunRows] = attrs.field(eq=False)
+    remarks: tuple[str, ...] = attrs.field(default=(), eq=False)
 
     def metric(self, name: str) -> MetricComparison:
         """Return the comparison of the metric of this name. Raises `InvalidInput` naming those that exist."""
@@ -88,7 +89,7 @@ class ComparisonReport:
         return f"<ComparisonReport of {self.candidate.id} with {self.baseline.id}: {self.comparison.rows} rows>"
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        return "\n".join((*_lines(self), *map(printable, self.remarks)))
 
     def _values(self, row: RunRow) -> Mapping[str, float]:
         names = {one.metric: one.name for one in self.comparison.metrics}

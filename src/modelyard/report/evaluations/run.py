@@ -44,6 +44,7 @@ class RunReport:
     run: EvaluationRun
     aggregate: Aggregate
     rows: RunRows = attrs.field(eq=False)
+    remarks: tuple[str, ...] = attrs.field(default=(), eq=False)
 
     def metric(self, name: str) -> MetricSummary:
         """Return the summary of the metric of this name. Raises `InvalidInput` naming those that exist."""
@@ -91,9 +92,10 @@ class RunReport:
         return f"<RunReport of {self.run.id}: {self.aggregate.rows} rows>"
 
     def __str__(self) -> str:
+        lines = [*_lines(self.run, self.aggregate), *map(printable, self.remarks)]
         with suppress(MissingPart):
-            return "\n".join((*_lines(self.run, self.aggregate), *map(printable, report.cluster_notes(self))))
-        return "\n".join(_lines(self.run, self.aggregate))
+            lines += map(printable, report.cluster_notes(self))
+        return "\n".join(lines)
 
 
 def _lines(run: EvaluationRun, found: Aggregate) -> Iterator[str]:

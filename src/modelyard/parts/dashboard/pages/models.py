@@ -7,7 +7,6 @@ from itertools import islice
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.promotion import NotWorse
 from modelyard.domain.record import Page
 from modelyard.parts.annotations.pages import annotated, annotated_cell, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
@@ -19,6 +18,8 @@ from modelyard.parts.dashboard.view import (
     View,
     empty,
     name_text,
+    requirement_fields,
+    requirement_of,
     short_id,
     status_chip,
     verdict_chip,
@@ -161,7 +162,7 @@ def _promote(view: View, model: Model) -> Html:
         tag(
             "label", " at step ", tag("input", name="step", type="number", min=0, value=model.last_step, required=True)
         ),
-        tag("label", " if not worse on the evaluation ", tag("input", name="evaluation", placeholder="no requirement")),
+        *requirement_fields(view),
         tag("button", "Promote", type="submit", kind="primary"),
     ]
     return view.form_to("models", model.id, "promote", content=fields)
@@ -254,9 +255,8 @@ def _runs(view: View, model: Model, steps: Sequence[Checkpoint]) -> Html:
 
 def promote(view: View) -> Redirect:
     step = whole_number(view.form.get("step", ""), "step")
-    evaluation = view.form.get("evaluation", "").strip()
-    require = NotWorse(evaluation) if evaluation else None
-    view.platform.models.promote(view.params["model"], step, view.form.get("alias", "prod"), require=require)
+    alias, require = view.form.get("alias", "prod"), requirement_of(view)
+    view.platform.models.promote(view.params["model"], step, alias, require=require)
     return Redirect(view.url("models", view.params["model"]))
 
 

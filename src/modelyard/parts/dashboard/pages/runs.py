@@ -22,7 +22,7 @@ from modelyard.parts.dashboard.view import (
 from modelyard.parts.reports.comparison_page import comparison_content
 from modelyard.parts.reports.headline import asked_of, labels_of
 from modelyard.parts.reports.html import Html, facts, joined, section, shortened, table, tag
-from modelyard.parts.reports.run_page import prompted, run_content, short_ref
+from modelyard.parts.reports.run_page import prompted, remarks_of, run_content, short_ref
 from modelyard.report.numbers import (
     NONE,
     count_text,
@@ -233,7 +233,13 @@ def run(view: View) -> HtmlPage:
         return HtmlPage(title, joined([known, links, words]), live=True, lead=_OF_RUN)
     key = ("run", found.id, found.finished_at)
     report = view.part(key, lambda: size_of(view, found), lambda: _report(view, found), _stored(found))
-    return HtmlPage(title, joined([links, words, report]), lead=_OF_RUN)
+    return HtmlPage(title, joined([links, words, *_remarks(view, found), report]), lead=_OF_RUN)
+
+
+def _remarks(view: View, *runs: EvaluationRun) -> list[Html]:
+    """Show what parts say, which is not kept: what people say of rows changes it. Of long runs, with the report."""
+    later = view.later(lambda: size_of(view, *runs))
+    return [] if later else remarks_of(view.platform.evaluations.remarks(*runs))
 
 
 def _report(view: View, run: EvaluationRun) -> Html:
@@ -292,7 +298,7 @@ def compared(view: View) -> HtmlPage:
 
     scores = joined(map(_headline, (before, after)))
     found = made() if running else view.part(key, lambda: size_of(view, before, after), made, scores)
-    return HtmlPage(title, joined([tag("p", rows), found]), lead=_OF_TWO)
+    return HtmlPage(title, joined([tag("p", rows), *_remarks(view, before, after), found]), lead=_OF_TWO)
 
 
 def _comparison(view: View, before: EvaluationRun, after: EvaluationRun) -> Html:
