@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     __all__ += _parts.__all__
 else:
     __getattr__, __dir__ = lazy_exports(
-        __name__, {"artifacts.folder": ("FolderArtifacts",), "artifacts.memory": ("MemoryArtifacts",)}
+        __name__,
+        {"artifacts.folder": ("FolderArtifacts",), "artifacts.memory": ("MemoryArtifacts",)},
     )
 
 

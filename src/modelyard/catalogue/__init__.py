@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from modelyard.domain.catalogue import CatalogueEntry, Datacenter, Feature, Quantization, SamplingParameter
 else:
     __getattr__, __dir__ = lazy_exports(
-        __name__, {"domain.catalogue": ("CatalogueEntry", "Datacenter", "Feature", "Quantization", "SamplingParameter")}
+        __name__,
+        {"domain.catalogue": ("CatalogueEntry", "Datacenter", "Feature", "Quantization", "SamplingParameter")},
     )
 
 __all__ = ["CatalogueEntry", "Datacenter", "Feature", "Quantization", "SamplingParameter"]

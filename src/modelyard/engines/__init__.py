@@ -14,5 +14,6 @@ if TYPE_CHECKING:
     __all__ += _parts.__all__
 else:
     __getattr__, __dir__ = lazy_exports(
-        __name__, {"engines.tabular.backend": ("TabularBackend",), "engines.tabular.trainer": ("TabularTrainer",)}
+        __name__,
+        {"engines.tabular.backend": ("TabularBackend",), "engines.tabular.trainer": ("TabularTrainer",)},
     )

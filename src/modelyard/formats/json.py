@@ -259,7 +259,10 @@ def _place(value: object, wanted: Callable[[object], bool]) -> tuple[str | int, 
 _PLAIN = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
 _CAREFUL = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=finite, parse_int=int64)
 _MARKING = json.JSONDecoder(
-    object_pairs_hook=_object, parse_constant=_marked(_constant), parse_float=_marked(finite), parse_int=_marked(int64)
+    object_pairs_hook=_object,
+    parse_constant=_marked(_constant),
+    parse_float=_marked(finite),
+    parse_int=_marked(int64),
 )
 
 

@@ -315,7 +315,8 @@ class HttpExchange:
         check_length(self.headers, limit)
         files.require_room()
         call.data = yield Await(
-            lambda: aspool(body, limit, files, call.threads), lambda: spool(body, limit, clock, files)
+            lambda: aspool(body, limit, files, call.threads),
+            lambda: spool(body, limit, clock, files),
         )
 
 

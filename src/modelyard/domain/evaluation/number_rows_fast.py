@@ -130,7 +130,11 @@ def _number_rows(page: ScorePage, start: int, end: int) -> NumberRows | None:
         return None
     numbered = digests[1:-1]
     return NumberRows(
-        metric_of(scorers[0]), kind, numbered, values, lambda at: RunRow(numbered[at], (page.scored(start + at),))
+        metric_of(scorers[0]),
+        kind,
+        numbered,
+        values,
+        lambda at: RunRow(numbered[at], (page.scored(start + at),)),
     )
 
 

@@ -338,7 +338,9 @@ RECORDS = (
             "by_project": Index(("entity", "project")),
             "by_run": Index(("run_id",)),
             "by_row": Index(
-                ("run_id",), ("row_digest", "trial", "prediction_id", "id"), also=("scorer", "value", "error")
+                ("run_id",),
+                ("row_digest", "trial", "prediction_id", "id"),
+                also=("scorer", "value", "error"),
             ),
             "by_prediction": Index(("run_id", "row_digest", "trial", "prediction_id"), ("id",)),
             "by_entity": Index(("entity",), ("project",)),
