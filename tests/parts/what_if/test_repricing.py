@@ -14,8 +14,16 @@ from modelyard.domain.completion import Usage
 from modelyard.domain.identity import Principal, Scope
 from modelyard.domain.usage import EXACT, LedgerEntry, cost
 from modelyard.errors import InvalidInput
+from modelyard.formats.json import dumps, loads
 from modelyard.parts.routers.prices import PriceRule, at
-from modelyard.parts.what_if.repricing import Tariff, ledger_calls, reprice, tariffs_of
+from modelyard.parts.what_if.repricing import (
+    Tariff,
+    catalogue_tariffs,
+    ledger_calls,
+    plain_prices,
+    reprice,
+    tariffs_of,
+)
 
 BEGAN = datetime(2026, 11, 20, tzinfo=UTC)
 RULES = (
@@ -121,9 +129,9 @@ def test_training_is_no_call() -> None:
         ({"one": {"rules": [{"prompt": "1"}]}}, "prices.one.rules", "must depend on"),
     ],
 )
-def test_other_prices_are_checked(platform: Platform, prices: Any, place: str, says: str) -> None:
+def test_other_prices_are_checked(prices: Any, place: str, says: str) -> None:
     with pytest.raises(InvalidInput) as wrong:
-        tariffs_of(platform._runtime, platform._principal, prices)
+        plain_prices(prices)
     assert says in str(wrong.value)
     assert ".".join(map(str, wrong.value.problems[0].loc)).startswith(place)
 
@@ -154,6 +162,18 @@ def test_calls_are_read_from_the_ledger_by_their_time_and_place() -> None:
 
 def test_the_catalogue_gives_prices_with_the_rules_of_routers(platform: Platform) -> None:
     platform.routers.set("echo", [{"from_prompt_tokens": 10, "prompt": "0.5"}])
-    tariff = tariffs_of(platform._runtime, platform._principal, None)["echo"]
+    tariff = catalogue_tariffs(platform._runtime, platform._principal)["echo"]
     assert tariff.at(0, 10).prompt == Decimal("0.5")
     assert tariff.at(0, 9).prompt == platform.catalogue.get("echo").pricing.prompt
+
+
+def test_prices_are_the_same_as_json_data() -> None:
+    given = {name: {**pricing.texts, "rules": rules} for name, (pricing, rules) in PRICES.items()}
+    kept = loads(dumps(plain_prices(given)))
+    found = reprice(calls(5_000), tariffs_of(kept))
+    assert found == reprice(calls(5_000), TARIFFS)
+
+
+def test_entries_of_a_catalogue_are_prices(platform: Platform) -> None:
+    entry = platform.catalogue.get("echo")
+    assert tariffs_of(plain_prices([entry]))["echo"].at(0, 5) == entry.pricing

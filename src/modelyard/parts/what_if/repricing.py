@@ -55,7 +55,9 @@ class Tariff:
     """The prices of one model at any minute of a day and for any length of a prompt."""
 
     def __init__(self, pricing: Pricing, rules: Sequence[PriceRule] = ()) -> None:
-        day = [tuple(place for place, rule in enumerate(rules) if rule.holds_at(minute)) for minute in range(MINUTES)]
+        day: list[tuple[int, ...]] = [()] * MINUTES
+        if rules:
+            day = [tuple(at for at, rule in enumerate(rules) if rule.holds_at(minute)) for minute in range(MINUTES)]
         steps = {holding: _steps(pricing, [rules[place] for place in holding]) for holding in {*day}}
         self._day = [steps[holding] for holding in day]
 
@@ -193,27 +195,36 @@ def _batch(entity: str, after: Any, snapshot: Any) -> list[Call]:
 # ---- the prices that are given
 
 
-def tariffs_of(runtime: Runtime, principal: Principal, prices: Prices | None) -> Mapping[str, Tariff]:
-    """Return prices by the names of models; of None, those of the catalogue now. Raises `InvalidInput`."""
-    if prices is None:
-        routers = Routers(runtime, principal)
-        entries = Catalogue(runtime, principal).list()
-        return {entry.id: Tariff(entry.pricing, routers.get(entry.id).rules) for entry in entries}
-    if isinstance(prices, Mapping):
-        return {_name(name): _tariff(name, given) for name, given in prices.items()}
-    found = [*prices] if isinstance(prices, Iterable) and not isinstance(prices, str) else [None]
-    if not all(isinstance(one, CatalogueEntry) for one in found):
-        raise InvalidInput.at("prices", msg="must be a mapping of models to prices, or entries of a catalogue")
-    return {one.id: Tariff(one.pricing) for one in found if one is not None}
+def catalogue_tariffs(runtime: Runtime, principal: Principal) -> Mapping[str, Tariff]:
+    """Return the prices of the catalogue of now, with the rules of routers."""
+    routers = Routers(runtime, principal)
+    entries = Catalogue(runtime, principal).list()
+    return {entry.id: Tariff(entry.pricing, routers.get(entry.id).rules) for entry in entries}
 
 
-def _name(name: object) -> str:
-    if not isinstance(name, str) or not 0 < len(name) <= 512:
-        raise InvalidInput.at("prices", msg="must have names of models as keys")
-    return name
+def tariffs_of(prices: Mapping[str, Any]) -> Mapping[str, Tariff]:
+    """Return prices that are given as JSON data."""
+    return {name: Tariff(*_read(name, given)) for name, given in prices.items()}
 
 
-def _tariff(name: str, given: Pricing | Mapping[str, Any]) -> Tariff:
+def plain_prices(prices: Prices) -> Mapping[str, Any]:
+    """Return other prices as JSON data, by the names of models. Raises `InvalidInput`."""
+    if not isinstance(prices, Mapping):
+        given: Any = prices
+        found = [*given] if isinstance(given, Iterable) and not isinstance(given, str) else [None]
+        if not all(isinstance(one, CatalogueEntry) for one in found):
+            raise InvalidInput.at("prices", msg="must be a mapping of models to prices, or entries of a catalogue")
+        prices = {one.id: one.pricing for one in found}
+    for name in prices:
+        if not isinstance(name, str) or not 0 < len(name) <= 512:
+            raise InvalidInput.at("prices", msg="must have names of models as keys")
+    read = {name: _read(name, given) for name, given in prices.items()}
+    return {
+        name: {**pricing.texts, "rules": [rule.as_data() for rule in rules]} for name, (pricing, rules) in read.items()
+    }
+
+
+def _read(name: str, given: Pricing | Mapping[str, Any]) -> tuple[Pricing, Sequence[PriceRule]]:
     if not isinstance(given, Pricing | Mapping):
         raise InvalidInput.at("prices", name, msg="must be a Pricing, or its fields, such as {'prompt': '0.000001'}")
     fields = {} if isinstance(given, Pricing) else {**given}
@@ -228,4 +239,4 @@ def _tariff(name: str, given: Pricing | Mapping[str, Any]) -> Tariff:
         for field in _FIELDS:
             if not is_price(getattr(pricing, field)):
                 raise InvalidInput.at(field, msg=PRICE_RULE)
-        return Tariff(pricing, check_rules(rules))
+        return pricing, check_rules(rules)
