@@ -35,6 +35,7 @@ from modelyard.parts.traffic.service import Traffic
 from modelyard.parts.uploads.service import Uploads
 from modelyard.parts.variants.service import Variants
 from modelyard.parts.webhooks.service import Webhooks
+from modelyard.parts.what_if.service import AskTraffic
 
 
 class StandardResources:
@@ -106,6 +107,13 @@ class ModelsMembers:
     """Send a checkpoint to a hub."""
     import_adapter: ImportAdapter
     """Add an adapter that peft saved to a model."""
+
+
+class TrafficMembers:
+    """What they add to `platform.traffic`."""
+
+    what_if: AskTraffic
+    """Ask what stored traffic would have been like with another model or other prices."""
 
 
 class JobsMembers:

@@ -43,6 +43,7 @@ STANDARD: Sequence[Part] = (
     _standard("variants", "names"),
     _standard("review"),
     _standard("rollouts", "captures", "on_event", "upkeep"),
+    _standard("what_if"),
     _standard("uploads"),
     _standard("shares"),
     _standard("webhooks", "on_event", "upkeep"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal, check_idempotency_key
@@ -20,6 +20,7 @@ from modelyard.parts.traffic.records import COLLECT_JOB, CollectionJob
 from modelyard.parts.traffic.request import CollectOptions, CollectRequest
 from modelyard.parts.traffic.traffic_row import TrafficRow
 from modelyard.platform.checkpoints.lookup import named_model
+from modelyard.platform.extended import Extended
 from modelyard.platform.jobs import announced
 from modelyard.platform.jobs.claims import requester_spec
 from modelyard.platform.jobs.queue import announce, enqueue
@@ -31,16 +32,23 @@ from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import version_of
 from modelyard.protocols import Snapshot
 
+if TYPE_CHECKING:
+    from modelyard.parts.resources import TrafficMembers
+else:
+    TrafficMembers = object
 
-class Traffic:
+
+class Traffic(Extended, TrafficMembers):
     """The stored answers of chat, responses and traces, as training data.
 
     collected = platform.traffic.collect("answers", model="desk/support", score="up", at_least=1, redact=["email"])
     checkpoint = platform.training.sft("desk/support", collected.url).result()
     """
 
+    AREA: ClassVar[str] = "traffic."
+
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self._runtime, self._principal = runtime, principal
+        super().__init__(runtime, principal)
 
     # ---- collecting
 

@@ -1,0 +1,1 @@
+"""What stored traffic would have cost, been answered and been scored like with another model or other prices."""
