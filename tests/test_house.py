@@ -210,6 +210,8 @@ TIES = {
     ("fine_tuning", "batches"): "training data and results are files",
     ("fine_tuning", "readers"): "files and rows that are not read are called what they are",
     ("fine_tuning", "loops"): "reinforcement fine-tuning is a loop",
+    ("improve", "loops"): "tasks and rewards are those of loops",
+    ("improve", "variants"): "what is optimised is the prompt of a variant",
     ("loops", "interchange"): "held-out attempts of an agent are kept as a run",
     ("loops", "distillation"): "a teacher may score the answers of a round",
     ("loops", "episodes"): "what an agent does in a round is episodes",

@@ -27,6 +27,8 @@ MEANT = {
     "llm as a judge": "how-to/evaluate",
     "a/b test": "how-to/compare-models",
     "inspect logs": "how-to/evaluate",
+    "optimize a prompt": "how-to/improve-a-prompt",
+    "gepa": "how-to/improve-a-prompt",
     "human labels": "how-to/check-a-judge",
     "kappa": "how-to/check-a-judge",
     "github actions": "how-to/gate-changes-in-ci",

@@ -11,6 +11,7 @@ from modelyard.parts.distillation.taught import Taught
 from modelyard.parts.embeddings.service import Embeddings
 from modelyard.parts.episodes.service import Episodes
 from modelyard.parts.fine_tuning.service import FineTuning
+from modelyard.parts.improve.service import StartPrompt
 from modelyard.parts.interchange.service import InspectLogs
 from modelyard.parts.loops.service import StartLoop
 from modelyard.parts.metrics.service import Metrics
@@ -128,6 +129,8 @@ class TrainingMembers:
 
     loop: StartLoop
     """Train a model by RL in rounds, each of which samples, judges, trains and validates."""
+    prompt: StartPrompt
+    """Have the prompt of a variant optimised, as a job."""
     sweep: StartSweep
     """Train a model with every combination of options, as one object."""
     sweeps: Sweeps

@@ -42,6 +42,7 @@ STANDARD: Sequence[Part] = (
     _standard("distillation"),
     _standard("variants", "names"),
     _standard("review"),
+    _standard("improve"),
     _standard("rollouts", "captures", "on_event", "upkeep"),
     _standard("what_if"),
     _standard("uploads"),

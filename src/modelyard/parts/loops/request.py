@@ -1,6 +1,7 @@
 """Requesting a loop: a durable job that samples, judges, trains and validates, round after round."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, TypeVar, cast
 
@@ -24,6 +25,7 @@ from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import own
 from modelyard.platform.training.methods import JobRequest, resolved
 from modelyard.platform.training.submission import drawn_for, parent_lane
+from modelyard.protocols import StoredArtifact
 
 T = TypeVar("T")
 
@@ -57,15 +59,8 @@ def new_loop(
         raise InvalidInput.at("stop_when", msg="needs held_out: give the tasks on which the model is validated")
     if config.teacher is not None:
         Teacher(runtime, principal, Attribution(model.entity, model.project), config.teacher).require()
-    scorer = _reward(runtime, principal, (model.entity, model.project), reward)
-    counts: dict[str, int] = {}
-    lines = chain(
-        _lines(rows_given(runtime, principal, tasks), "tasks", counts, check),
-        _lines(rows_given(runtime, principal, () if held_out is None else held_out), "held_out", counts, check),
-    )
-    stored = runtime.artifacts.put(in_chunks(lines))
-    with remove_unless_recorded(runtime.artifacts, stored.name):
-        _check_counts(counts, held_out is not None)
+    scorer = kept_reward(runtime, principal, (model.entity, model.project), reward)
+    with stored_tasks(runtime, principal, tasks, held_out, check) as (stored, counts):
         spec = {
             "model_id": model.id,
             "config": attrs.asdict(config),
@@ -78,6 +73,27 @@ def new_loop(
         head = (runtime.ids(), LOOP, model.entity, model.project, parent_lane(model.id), runtime.clock.now())
         job = Job(*head, spec, idempotency_key=request.idempotency_key, base_model=model.base_model, **request.needs)
         return submit(job)
+
+
+@contextmanager
+def stored_tasks(
+    runtime: Runtime,
+    principal: Principal,
+    tasks: Tasks,
+    held_out: Tasks | None,
+    check: Callable[[Mapping[str, Any]], object],
+) -> Iterator[tuple[StoredArtifact, Mapping[str, int]]]:
+    """Check each row, and store them in an artifact, `tasks` first; it is removed unless the block has a record name
+    it. Yields it, and how many rows of each there are. Raises `InvalidInput`, `StorageFull`."""
+    counts: dict[str, int] = {}
+    lines = chain(
+        _lines(rows_given(runtime, principal, tasks), "tasks", counts, check),
+        _lines(rows_given(runtime, principal, () if held_out is None else held_out), "held_out", counts, check),
+    )
+    stored = runtime.artifacts.put(in_chunks(lines))
+    with remove_unless_recorded(runtime.artifacts, stored.name):
+        _check_counts(counts, held_out is not None)
+        yield stored, counts
 
 
 def _check_counts(counts: Mapping[str, int], validated: bool) -> None:
@@ -108,7 +124,7 @@ def _below(loc: tuple[str | int, ...], name: str, number: int) -> tuple[str | in
     return (name, number, *(loc[2:] if loc[:2] == ("rows", number) else loc))
 
 
-def _reward(
+def kept_reward(
     runtime: Runtime, principal: Principal, namespace: tuple[str, str], reward: Reward | None
 ) -> Mapping[str, Any]:
     """Publish the scorer, and return it as a job stores it. Raises `InvalidInput` for a function that no worker has."""
@@ -133,7 +149,7 @@ def _importable(scorer: NamedScorer) -> str:
     path = import_path(scorer.function)
     if path is None:
         msg = (
-            f"the function {scorer.name!r} cannot be imported by another process, in which the loop may be resumed; "
+            f"the function {scorer.name!r} cannot be imported by another process, in which the job may be resumed; "
             "define it at the top of a module that workers have (not in __main__, a notebook or another function), "
             "or use a scorer, such as 'token_f1'"
         )

@@ -1,6 +1,7 @@
 """`platform.variants`: what one serves under a name, in versions, with aliases."""
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -120,16 +121,11 @@ class Variants:
         def step(tx: Tx) -> VariantVersion:
             found = tx.find(Variant, "name", *place, name.name)
             variant = found or Variant(ids[0], *place, name.name, now)
-            newest = tx.find(VariantVersion, "number", variant.id, variant.last_number)
-            if newest is not None and newest.digest == content.digest:
-                return newest
             if parent is not None and tx.find(VariantVersion, "number", variant.id, parent) is None:
                 raise NotFound("Version", f"{name}@{parent}")
-            number, of = variant.last_number + 1, parent or variant.last_number or None
-            made = VariantVersion(ids[1], variant.id, *place, number, content.digest, content.data, of, note, by, now)
-            (tx.add if found is None else tx.replace)(attrs.evolve(variant, last_number=number))
-            tx.add(made)
-            return made
+            if found is None:
+                tx.add(variant)
+            return next_version(tx, variant, content, ids[1], parent, note, by, now)
 
         return store_texts(runtime, name.entity, step)
 
@@ -308,3 +304,18 @@ class Variants:
         if found is None or found.variant_id != variant.id:
             raise NotFound(cls.__name__, id)
         return cursor_at(cls, index, found)
+
+
+def next_version(
+    tx: Tx, variant: Variant, content: VariantContent, id: str, parent: int | None, note: str, by: str, now: datetime
+) -> VariantVersion:
+    """Add the next version of a variant, whose model is pinned, unless its newest is just that: then return this."""
+    newest = tx.find(VariantVersion, "number", variant.id, variant.last_number)
+    if newest is not None and newest.digest == content.digest:
+        return newest
+    number, of = variant.last_number + 1, parent or variant.last_number or None
+    place = (variant.entity, variant.project)
+    made = VariantVersion(id, variant.id, *place, number, content.digest, content.data, of, note, by, now)
+    tx.replace(attrs.evolve(variant, last_number=number))
+    tx.add(made)
+    return made

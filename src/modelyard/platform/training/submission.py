@@ -59,7 +59,7 @@ def add_job(tx: Tx, job: Job, max_queued: int) -> Job:
     known = asked_before(tx, job)
     if known is not None:
         return known
-    if get_or_none(tx, Model, job.subject) is None:
+    if job.base_model and get_or_none(tx, Model, job.subject) is None:
         raise NotFound("Model", job.subject)
     config = job.spec["config"]
     step = config.get("training", config).get("kl_penalty_reference_step")

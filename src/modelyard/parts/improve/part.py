@@ -1,0 +1,68 @@
+"""Prompts that are optimised: `platform.training.prompt`."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from modelyard.part import Part
+
+if TYPE_CHECKING:
+    from modelyard.domain.job import Job
+    from modelyard.domain.record import Record
+    from modelyard.parts.improve.service import StartPrompt
+    from modelyard.platform.jobs.job_type import JobType
+    from modelyard.protocols import Snapshot
+    from modelyard.stores.table_changes import SchemaChange
+
+PROMPT = "prompt"
+"""The kind of the jobs that optimise a prompt."""
+
+
+def _records() -> "Sequence[Record]":
+    from modelyard.parts.improve.records import RECORDS
+
+    return RECORDS
+
+
+def _changes() -> "Sequence[SchemaChange]":
+    from modelyard.parts.improve.changes import CHANGES
+
+    return CHANGES
+
+
+def _prompt() -> "type[StartPrompt]":
+    from modelyard.parts.improve.service import StartPrompt as member
+
+    return member
+
+
+def _job() -> "JobType":
+    from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
+    from modelyard.parts.improve.job import optimise
+    from modelyard.parts.variants.records import Variant
+    from modelyard.platform.jobs.job_type import JobType, longest_row, training_job, training_steps
+    from modelyard.platform.training.billing import is_over_budget
+
+    def reads(snapshot: "Snapshot", job: "Job") -> Iterable[tuple[type, str]]:
+        return [(Variant, job.spec["variant_id"])]
+
+    return JobType(
+        PROMPT,
+        optimise,
+        TRAINING_ENDED,
+        TRAINING_FAILED,
+        resumable=is_over_budget,
+        reads=reads,
+        longest_pause=longest_row,
+        shown=training_job,
+        steps=training_steps,
+        trains=True,
+    )
+
+
+PART = Part(
+    "improve",
+    records=_records,
+    changes=_changes,
+    resources={"training.prompt": _prompt},
+    job_types={PROMPT: _job},
+)
