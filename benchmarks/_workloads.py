@@ -221,11 +221,14 @@ def asked(
     return [(name.encode(), value.encode()) for name, value in (common | headers).items()], body
 
 
-def server_options() -> dict[str, Any]:
+def server_options(cleanup: ExitStack) -> dict[str, Any]:
     """How `modelyard serve` of the commit runs uvicorn."""
     for server in SERVERS:
         with suppress(ModuleNotFoundError):
-            return {**import_module(server).OPTIONS}
+            found = import_module(server)
+            if hasattr(found, "collecting_rarely"):
+                cleanup.enter_context(found.collecting_rarely())
+            return {**found.OPTIONS}
     return {}
 
 
@@ -239,7 +242,7 @@ def served(on_disk: bool) -> Callable[[ExitStack], Call]:
 
         platform = opened(cleanup, on_disk, clock=SystemClock())
         request = asked(platform, "echo", MESSAGES, streamed=False)
-        return through_uvicorn(asgi_app(platform), CHAT, *request, **server_options())
+        return through_uvicorn(asgi_app(platform), CHAT, *request, **server_options(cleanup))
 
     return prepared
 
@@ -295,7 +298,7 @@ def served_hop(streamed: bool) -> Callable[[ExitStack], Call]:
         from modelyard.asgi import asgi_app
 
         platform = in_front(cleanup)
-        return through_uvicorn(asgi_app(platform), CHAT, *asked(platform, "m", MESSAGES, streamed), **server_options())
+        return through_uvicorn(asgi_app(platform), CHAT, *asked(platform, "m", MESSAGES, streamed), **server_options(cleanup))
 
     return prepared
 

@@ -79,11 +79,15 @@ def serve_one(kind: str, port: int, place: str = "") -> None:
         return
     from modelyard.asgi import asgi_app
     from modelyard.compose import open_platform
-    from modelyard.parts.server.uvicorn_server import OPTIONS
+    from modelyard.parts.server.uvicorn_server import OPTIONS, collecting_rarely
 
     platform = open_platform(place or None)
-    options = {} if kind == "on_uvicorn" else OPTIONS
-    serve(asgi_app(platform), platform.keys.create("acme").secret, port, **options)
+    app, key = asgi_app(platform), platform.keys.create("acme").secret
+    if kind == "on_uvicorn":
+        serve(app, key, port)
+        return
+    with collecting_rarely():
+        serve(app, key, port, **OPTIONS)
 
 
 # ---- the load ----------------------------------------------------------------------------------------------------

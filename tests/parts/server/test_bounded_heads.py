@@ -1,9 +1,12 @@
 """Whoever has no key costs a connection and no more: heads, connections and unread answers are bounded."""
 
 import asyncio
+import gc
 import resource
 import socket
+import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from random import Random
@@ -232,3 +235,40 @@ def test_a_process_takes_as_many_descriptors_as_it_may_have(monkeypatch: pytest.
     limits["now"] = (10**6, 10**6)
     assert bounded_heads.raise_descriptors() == 2**14
     assert limits["now"] == (10**6, 10**6)
+
+
+# ---- what is kept by cycles
+
+
+class Kept:
+    """Keeps itself, as an error does whose traceback leads to it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.mark.parametrize("pieces", [1, 100])
+def test_bodies_that_cycles_keep_are_freed_before_many_have_come(
+    protocol: Any, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body, kept = b"a" * 10_000, list[weakref.ref[Kept]]()
+    monkeypatch.setattr(sys.modules[protocol.__module__], "COLLECTED", 5 * len(body))
+
+    async def keeping(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            kept.append(weakref.ref(Kept()))
+        await echo(scope, receive, send)
+
+    gc.disable()
+    try:
+        with bounded(protocol, keeping) as server, connected(server.url) as (client, received):
+            for _ in range(20):
+                sent = request("POST", body)
+                for at in range(0, len(sent), len(sent) // pieces):
+                    client.sendall(sent[at : at + len(sent) // pieces])
+                head_of(received)
+                assert received.read(len(body)) == body
+                assert sum(one() is not None for one in kept) <= 5
+    finally:
+        gc.enable()
+    assert len(kept) == 20

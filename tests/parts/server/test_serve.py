@@ -1,6 +1,7 @@
 """`modelyard serve`, as a person uses it."""
 
 import asyncio
+import gc
 import signal
 import socket
 import subprocess
@@ -41,6 +42,24 @@ def call(*words: object, status: int = 0) -> Result:
     result = CliRunner().invoke(main, [str(word) for word in words])
     assert result.exit_code == status, (result.output, result.exception)
     return result
+
+
+@pytest.mark.parametrize("word", ["serve", "ui"])
+def test_cycles_are_looked_for_rarely_while_requests_are_served(
+    word: str, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[object, bool]] = []
+
+    def noted(server: uvicorn.Server) -> None:
+        seen.append((gc.get_threshold(), gc.get_freeze_count() > 0))
+        not_run(server)
+
+    monkeypatch.setattr(GracefulServer, "run", noted)
+    before = gc.get_threshold()
+    open_platform(store).close()
+    call(word, "--store", store, "--port", 0)
+    assert seen == [((uvicorn_server.COLLECT_AFTER, *before[1:]), True)]
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Connections that cost little without a request: heads are bounded in bytes and in time, answers that nobody reads in
 time, and while too many connections are open, those without a request are closed, the oldest first."""
 
+import gc
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
@@ -20,6 +21,24 @@ DESCRIPTORS = 2**16
 
 MOST_PIPELINED = 64
 """Requests that wait on one connection for the answer before them."""
+
+COLLECTED = 2**25
+"""Bytes received after which cycles are looked for: an error that is kept by its own traceback keeps the body, too."""
+
+
+class _Received:
+    """What all connections have received since cycles were looked for last."""
+
+    size = 0
+
+    def add(self, size: int) -> None:
+        self.size += size
+        if self.size >= COLLECTED:
+            self.size = 0
+            gc.collect()
+
+
+_received = _Received()
 
 
 def raise_descriptors() -> int:
@@ -77,6 +96,7 @@ class BoundedProtocol(JoiningProtocol):
 
     def _receive(self, data: bytes) -> None:
         before = self.cycle
+        _received.add(len(data))
         self._moved = BODY_STATES != () and self.conn.their_state in BODY_STATES
         super().data_received(data)
         cycle = self.cycle

@@ -1,10 +1,11 @@
 """The server of `modelyard serve`: uvicorn, for an open port."""
 
 import errno
+import gc
 import signal
 import socket
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from time import monotonic
 from types import FrameType
 from typing import Any
@@ -18,6 +19,10 @@ from modelyard.parts.server.joined_writes import uvicorn
 
 STREAM_SECONDS = 10
 """How long streams may continue when the server is stopped: their clients may have stopped reading."""
+
+COLLECT_AFTER = 50_000
+"""Objects after which Python looks for cycles, in the place of 700. Each look goes through all that the requests under
+way hold, which is far more than that where they wait for a commit together."""
 
 STARTUP_FAILURE = 3
 """The exit status if there is an error before the first request, as that of uvicorn."""
@@ -58,6 +63,20 @@ class GracefulServer(uvicorn.Server):
         return await super().on_tick(counter)
 
 
+@contextmanager
+def collecting_rarely() -> Iterator[None]:
+    """Have Python look for cycles rarely, and not among the objects that are there now. A `BoundedProtocol` has it look
+    when bodies were received that cycles may hold."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
 def require_address(host: str, port: int) -> None:
     """Raise `click.ClickException` if this process cannot listen there."""
     try:
@@ -95,7 +114,7 @@ def run(
     protocol = type("Protocol", (BoundedProtocol,), {"bounds": bounds})
     config = uvicorn.Config(app, host=host, port=port, **{**OPTIONS, "http": protocol})
     server = GracefulServer(config, grace, leave)
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), collecting_rarely():
         server.run()
     if not server.started:
         raise SystemExit(STARTUP_FAILURE)
