@@ -110,12 +110,12 @@ class Repriced:
 
     @property
     def cost(self) -> Decimal:
-        """What these calls cost."""
+        """What these calls have cost, in USD."""
         return self._sum("cost")
 
     @property
     def other_cost(self) -> Decimal:
-        """What they would have cost."""
+        """What they would have cost, in USD."""
         return self._sum("other_cost")
 
     @property

@@ -81,7 +81,7 @@ class WhatIfObject:
 
 @attrs.frozen
 class WhatIfBetween:
-    """An interval."""
+    """An interval, both ends included."""
 
     low: float
     high: float
