@@ -25,6 +25,8 @@ CHOOSING = (
     ("review", "list"),
     ("rollouts", "list"),
     ("variants", "list"),
+    ("what-if", "list"),
+    ("what-if", "ask", "echo", "--estimate"),
     ("webhooks", "dead"),
     ("webhooks", "list"),
     ("webhooks", "add", "https://example.com/hook"),

@@ -25,7 +25,7 @@ PLACE: Any = {"project": "bots", "entity": "acme"}
 ROWS = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello there"}]}] * 12
 
 LISTS = ("", "jobs", "models", "runs", "tinker", "traces", "usage", "keys", "catalogue", "api")
-OF_PARTS = ("comparisons", "episodes", "reviews", "rollouts", "sweeps", "variants", "webhooks")
+OF_PARTS = ("comparisons", "episodes", "reviews", "rollouts", "sweeps", "variants", "webhooks", "what-ifs")
 FIRST = (
     *LISTS,
     *OF_PARTS,
@@ -116,6 +116,9 @@ def _that_fail(platform: Platform, acme: Platform) -> None:
     taught = Trajectory.of([Message(Role.USER, HOSTILE[:20])], answer, 0.0)
     acme.training.distill(model, [taught] * 2).wait()
     acme.rollouts.start(model, 1, "z" * 64)
+    acme.chat.complete(model="echo", messages=HOSTILE, store=True)
+    judge = {"type": "llm_judge", "model": "echo", "prompt": "1 {output}", "scale": "number"}
+    acme.traffic.what_if(model="echo", judge=judge)
     acme.keys.create(name=HOSTILE.replace("\u202e", "")[:128], projects=[LONG_PROJECT, LONG_NAME])
     platform.usage.set_budget("0.5", entity="acme", project=LONG_PROJECT)
     evaluation, answers = (f"weave:///acme/bots/object/{name}:v0" for name in (LONG_NAME, LONG_PROJECT[:60]))
@@ -162,6 +165,8 @@ def addresses(platform: Platform, entity: str = "acme") -> Iterator[str]:
     for group in acme.episodes.list():
         yield f"episodes/{group.id}"
         yield from (f"episodes/{group.id}/{one.id}" for one in acme.episodes.get(group.id))
+    for asked in acme.traffic.what_if.list():
+        yield f"what-ifs/{asked.id}"
     for rollout in acme.rollouts.list():
         yield f"rollouts/{rollout.id}"
     for review in acme.review.list():

@@ -6,8 +6,8 @@ from modelyard import Platform
 from modelyard.domain.identity import Principal, Scope
 
 TABLES = {
-    "asked_traffic": "0",
-    "asked_rows": "0",
+    "asked_traffic": "bd7fb9ac8cbddd81",
+    "asked_rows": "153591e10463a2b8",
 }
 
 KEYED = ("/v1/what-ifs",)
@@ -29,3 +29,15 @@ def clear(platform: Platform) -> None:
 def record(yard: Any, platform: Platform) -> None:
     acme = platform.acting_as(Principal("ann", "acme", Scope("acme")))
     acme.chat.complete(model="echo", messages="Where is my parcel?", store=True)
+    platform.clock.sleep(1)
+    asked = {"model": "echo", "since": "7d", "options": {"max_tokens": 20}, "budget": "0.5"}
+    platform.worker().beat()
+    yard.send("POST", "/v1/what-ifs/estimate", asked)
+    made = yard.send("POST", "/v1/what-ifs", asked)["id"]
+    platform.worker().run_until_idle()
+    of = f"/v1/what-ifs/{made}"
+    yard.send("GET", "/v1/what-ifs", limit=1)
+    yard.send("GET", of)
+    yard.send("GET", f"{of}/rows", limit=1)
+    yard.send("POST", f"{of}/cancel")
+    yard.send("DELETE", of)

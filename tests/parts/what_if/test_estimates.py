@@ -10,7 +10,7 @@ from modelyard.parts.what_if.estimates import (
     LEAST_COVERAGE,
     LEAST_USERS,
     Counterfactual,
-    Logged,
+    LoggedAnswer,
     doubly_robust,
     effective_size,
 )
@@ -23,7 +23,7 @@ def world(
     rates: tuple[float, float],
     speaks: tuple[float, float],
     known: bool = False,
-) -> list[Logged]:
+) -> list[LoggedAnswer]:
     """Traffic of users of whom each stage gives another share the model: rates and how often they speak are those of
     the model, then of what else answers. Some users like everything better, and some requests are harder."""
     draw, rows = random.Random(seed), []
@@ -34,7 +34,7 @@ def world(
                 seen, ease = place < share, draw.random()
                 rate = rates[not seen] + 0.3 * mood + (0.4 * (ease - 0.5) if known else 0)
                 score = float(draw.random() < rate) if draw.random() < speaks[not seen] else None
-                rows.append(Logged(f"user {user}", seen, share, score, ease if known else None))
+                rows.append(LoggedAnswer(f"user {user}", seen, share, score, ease if known else None))
     return rows
 
 
@@ -65,7 +65,7 @@ def test_intervals_hold_the_truth(name: str) -> None:
 
 
 def test_what_everybody_got_is_its_mean() -> None:
-    rows = [Logged(str(user), True, 1.0, user % 2) for user in range(100)]
+    rows = [LoggedAnswer(str(user), True, 1.0, user % 2) for user in range(100)]
     found = doubly_robust(rows)
     assert found.mean == pytest.approx(0.5)
     assert found.difference == pytest.approx(0.0)
@@ -74,8 +74,8 @@ def test_what_everybody_got_is_its_mean() -> None:
 
 def test_answers_are_weighted_by_their_chance() -> None:
     """Users of whom few had the model count as much as users of whom many had it."""
-    rare = [Logged(f"a{user}", user < 20, 0.1, 1.0 if user < 20 else 0.5) for user in range(200)]
-    often = [Logged(f"b{user}", user < 100, 0.5, 0.0 if user < 100 else 0.5) for user in range(200)]
+    rare = [LoggedAnswer(f"a{user}", user < 20, 0.1, 1.0 if user < 20 else 0.5) for user in range(200)]
+    often = [LoggedAnswer(f"b{user}", user < 100, 0.5, 0.0 if user < 100 else 0.5) for user in range(200)]
     found = doubly_robust([*rare, *often])
     assert found.mean == pytest.approx(0.5, abs=0.05)
     naive = sum(row.score or 0 for row in [*rare, *often] if row.seen) / 120
@@ -83,11 +83,11 @@ def test_answers_are_weighted_by_their_chance() -> None:
 
 
 def test_what_is_predicted_makes_the_interval_narrower() -> None:
-    def traffic(known: bool) -> list[Logged]:
+    def traffic(known: bool) -> list[LoggedAnswer]:
         draw, rows = random.Random(3), []
         for user in range(500):
             ease, seen = draw.random(), draw.random() < 0.3
-            rows.append(Logged(str(user), seen, 0.3, ease, ease if known else None))
+            rows.append(LoggedAnswer(str(user), seen, 0.3, ease, ease if known else None))
         return rows
 
     def width(found: Counterfactual) -> float:
@@ -103,14 +103,16 @@ def test_a_wrong_prediction_does_not_bias() -> None:
         rows = []
         for user in range(200):
             seen = draw.random() < 0.4
-            rows.append(Logged(str(user), seen, 0.4, float(draw.random() < (0.7 if seen else 0.2)), draw.random()))
+            rows.append(
+                LoggedAnswer(str(user), seen, 0.4, float(draw.random() < (0.7 if seen else 0.2)), draw.random())
+            )
         found = doubly_robust(rows)
         means.append(found.mean or 0)
     assert sum(means) / len(means) == pytest.approx(0.7, abs=0.015)
 
 
 def test_answers_to_one_user_are_one_draw() -> None:
-    once = [Logged(str(user), user % 2 == 0, 0.5, float(user % 3 == 0)) for user in range(120)]
+    once = [LoggedAnswer(str(user), user % 2 == 0, 0.5, float(user % 3 == 0)) for user in range(120)]
     often = [row for row in once for _ in range(10)]
     one, many = doubly_robust(once), doubly_robust(often)
     assert one.interval is not None
@@ -120,14 +122,14 @@ def test_answers_to_one_user_are_one_draw() -> None:
 
 
 def test_scores_that_are_all_the_same_have_an_interval() -> None:
-    found = doubly_robust([Logged(str(user), user % 2 == 0, 0.5, 1.0) for user in range(200)])
+    found = doubly_robust([LoggedAnswer(str(user), user % 2 == 0, 0.5, 1.0) for user in range(200)])
     assert found.interval is not None
     assert found.interval.low < 0.99
     assert found.interval.high == 1.0
 
 
 def test_nothing_is_said_of_few_users() -> None:
-    rows = [Logged(str(user), user < 20, 0.1, 1.0) for user in range(200)]
+    rows = [LoggedAnswer(str(user), user < 20, 0.1, 1.0) for user in range(200)]
     found = doubly_robust(rows)
     assert (found.mean, found.interval, found.difference) == (None, None, None)
     assert found.effective_users < LEAST_USERS
@@ -137,8 +139,8 @@ def test_nothing_is_said_of_few_users() -> None:
 
 
 def test_nothing_is_said_of_traffic_that_the_model_could_not_answer() -> None:
-    seen = [Logged(str(user), user % 2 == 0, 0.5, 1.0) for user in range(100)]
-    before = [Logged(str(user), False, 0.0, 1.0) for user in range(150)]
+    seen = [LoggedAnswer(str(user), user % 2 == 0, 0.5, 1.0) for user in range(100)]
+    before = [LoggedAnswer(str(user), False, 0.0, 1.0) for user in range(150)]
     found = doubly_robust([*seen, *before])
     assert found.coverage == 0.4 < LEAST_COVERAGE
     assert found.mean is None
@@ -152,7 +154,7 @@ def test_nothing_is_said_of_no_traffic() -> None:
 
 
 def test_nothing_is_said_where_nobody_had_the_model_or_nobody_spoke() -> None:
-    for rows in ([Logged("a", False, 0.5, 1.0)], [Logged("a", True, 0.5)]):
+    for rows in ([LoggedAnswer("a", False, 0.5, 1.0)], [LoggedAnswer("a", True, 0.5)]):
         found = doubly_robust(rows)
         assert found.mean is None
         assert "0 users scored" in found.reason

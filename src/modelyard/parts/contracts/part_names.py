@@ -18,7 +18,7 @@ from modelyard.http.interfaces import CORE as CORE_INTERFACES
 from modelyard.part import Command, Part
 from modelyard.parts.contracts.part_trial import PartHooks, PartTrial, addresses
 from modelyard.platform.evaluations.service import Evaluations
-from modelyard.platform.extended import Compat
+from modelyard.platform.extended import Compat, Extended
 from modelyard.platform.job_types import job_types_of
 from modelyard.platform.jobs.service import Jobs
 from modelyard.platform.models.service import Models
@@ -43,10 +43,12 @@ class PartNameLaws(PartHooks):
         for kind, load in part.job_types.items():
             assert load().kind == kind
 
-    def test_its_resources_load(self, part: Part) -> None:
-        for name, load in part.resources.items():
+    def test_its_resources_load(self, trial: PartTrial) -> None:
+        made = [load() for part in (*trial.others, trial.part) for load in part.resources.values()]
+        extended = (*EXTENDED, *(kind for kind in made if isinstance(kind, type) and issubclass(kind, Extended)))
+        for name, load in trial.part.resources.items():
             area, _, last = name.rpartition(".")
-            assert area in ("", *(kind.AREA.rstrip(".") for kind in EXTENDED))
+            assert area in ("", *(kind.AREA.rstrip(".") for kind in extended))
             assert last.isidentifier()
             assert not last.startswith("_")
             assert callable(load())

@@ -172,7 +172,7 @@ class Asking:
         if row.tools:
             options["tools"] = list(row.tools)
         messages = list(row.messages[:-1])
-        request = build_request({**options, "model": self.asked.model, "messages": messages}, streamed=False)
+        request = _built(options, self.asked.model, messages)
         self._request(row, request, lambda answer, cost: {"answer": answer.text, "cost": cost})
 
     def _as_stored(self, row: TrafficRow) -> Mapping[str, Any]:
@@ -198,7 +198,7 @@ class Asking:
         asked = [message.text for message in row.messages[:-1] if message.role is Role.USER]
         question = judge.asks(answer, {"prompt": asked[-1] if asked else "", **row.metadata})
         options: Any = {"seed": 0, "max_tokens": MAX_TOKENS, **judge.options}
-        request = build_request({**options, "model": judge.model, "messages": question}, streamed=False)
+        request = _built(options, judge.model, question)
 
         def kept(said: Completion, _: Decimal) -> Mapping[str, Any]:
             try:
@@ -259,6 +259,11 @@ class Asking:
         request = CompletionRequest(model, (), sampling=_ONE, max_tokens=1, prompt=ids, prompt_logprobs=0)
         self._request(row, request, kept)
         return [one.token for one in found[-1]]
+
+
+def _built(options: Mapping[str, Any], model: str, messages: Any) -> CompletionRequest:
+    whole: Any = {**options, "model": model, "messages": messages}
+    return build_request(whole, streamed=False)
 
 
 def failure_text(failure: Exception) -> str:

@@ -31,7 +31,7 @@ FOLDS = 5
 
 
 @attrs.frozen
-class Logged:
+class LoggedAnswer:
     """An answer that a user got: whether it was the model's, the `chance` from 0 to 1 that it was, and what the user
     said of it, from 0 to 1, None for nothing. `predicted` is what is known of the request and tells something of the
     score of the model's answer, such as how a judge scored its answer when asked again; not what the user got."""
@@ -85,9 +85,9 @@ def effective_size(weights: Iterable[float]) -> float:
     return total * total / squares if squares else 0.0
 
 
-def doubly_robust(logged: Iterable[Logged], confidence: float = CONFIDENCE) -> Counterfactual:
+def doubly_robust(logged: Iterable[LoggedAnswer], confidence: float = CONFIDENCE) -> Counterfactual:
     """Return what users would have said if the model had answered all of them."""
-    rows, answers = list[Logged](), 0
+    rows, answers = list[LoggedAnswer](), 0
     for row in logged:
         answers += 1
         if row.chance > 0:
@@ -122,7 +122,7 @@ def _reason(known: Counterfactual) -> str:
 
 
 def _estimated(
-    known: Counterfactual, rows: Sequence[Logged], weights: Mapping[str, float], confidence: float
+    known: Counterfactual, rows: Sequence[LoggedAnswer], weights: Mapping[str, float], confidence: float
 ) -> Counterfactual:
     models = _models(rows)
     by_user: dict[str, list[float]] = {}
@@ -174,7 +174,7 @@ Model = tuple[float, float, float]
 """How often the model's answers are scored, and a line of the score over what was predicted: its level and slope."""
 
 
-def _models(rows: Sequence[Logged]) -> Mapping[int, Model]:
+def _models(rows: Sequence[LoggedAnswer]) -> Mapping[int, Model]:
     """Return a prediction for each fold of the users, learnt from the answers of the model to the others."""
     folds = [[0.0] * 6 for _ in range(FOLDS)]
     lines = all(row.predicted is not None for row in rows)

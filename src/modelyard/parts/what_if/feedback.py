@@ -6,7 +6,7 @@ from datetime import datetime
 from modelyard.domain.identity import Principal
 from modelyard.parts.rollouts.records import RolloutAnswer, RolloutScore, Side, StagedRollout
 from modelyard.parts.traffic.selection import AnsweredBy
-from modelyard.parts.what_if.estimates import Logged
+from modelyard.parts.what_if.estimates import LoggedAnswer
 from modelyard.platform.paging import iter_index, iter_index_live
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
@@ -20,7 +20,7 @@ def logged_answers(
     since: datetime | None,
     until: datetime | None,
     predicted: Mapping[str, float],
-) -> Iterator[Logged]:
+) -> Iterator[LoggedAnswer]:
     """Yield the answers that users got under the rollouts of a model, as seen from one of its checkpoints. `predicted`
     is by the ids of answers. Users are digests, another one in each rollout."""
     if target.model is None or target.checkpoint is None:
@@ -44,7 +44,7 @@ def logged_answers(
             if within and not one.shadow:
                 chance = _chance(rollout, one, step)
                 user = f"{rollout.id} {one.user}"
-                yield Logged(user, one.step == step, chance, scores.get(one.id), predicted.get(one.id))
+                yield LoggedAnswer(user, one.step == step, chance, scores.get(one.id), predicted.get(one.id))
 
 
 def _chance(rollout: StagedRollout, answer: RolloutAnswer, step: int) -> float:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from modelyard.part import Part
+from modelyard.part import Command, DashboardPage, Part
 
 if TYPE_CHECKING:
     from modelyard.domain.record import Record
+    from modelyard.http.route import Route
     from modelyard.parts.what_if.service import AskTraffic
     from modelyard.platform.jobs.job_type import JobType
     from modelyard.stores.table_changes import SchemaChange
@@ -44,10 +45,34 @@ def _job() -> "JobType":
     )
 
 
+def _routes() -> "Sequence[Route]":
+    from modelyard.parts.what_if.routes import ROUTES
+
+    return ROUTES
+
+
+def _pages() -> "Sequence[DashboardPage]":
+    from modelyard.parts.what_if import pages
+
+    return (
+        DashboardPage("GET", ("what-ifs",), pages.listed, "What if", pages.has_question),
+        DashboardPage("GET", ("what-ifs", "{what_if}"), pages.shown),
+    )
+
+
 PART = Part(
     "what_if",
     records=_records,
     changes=_changes,
     resources={"traffic.what_if": _what_if},
     job_types={"what_if": _job},
+    routes={"operations": _routes},
+    pages=_pages,
+    commands={
+        "what-if": Command(
+            "Work",
+            "modelyard.parts.what_if.commands:what_if",
+            "Ask what stored traffic would have been like.",
+        )
+    },
 )

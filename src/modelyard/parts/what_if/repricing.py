@@ -110,12 +110,12 @@ class Repriced:
 
     @property
     def cost(self) -> Decimal:
-        """What these calls cost."""
+        """What these calls have cost, in USD."""
         return self._sum("cost")
 
     @property
     def other_cost(self) -> Decimal:
-        """What they would have cost."""
+        """What they would have cost, in USD."""
         return self._sum("other_cost")
 
     @property
@@ -211,7 +211,7 @@ def plain_prices(prices: Prices) -> Mapping[str, Any]:
     """Return other prices as JSON data, by the names of models. Raises `InvalidInput`."""
     if not isinstance(prices, Mapping):
         given: Any = prices
-        found = [*given] if isinstance(given, Iterable) and not isinstance(given, str) else [None]
+        found: list[Any] = [*given] if isinstance(given, Iterable) and not isinstance(given, str) else [None]
         if not all(isinstance(one, CatalogueEntry) for one in found):
             raise InvalidInput.at("prices", msg="must be a mapping of models to prices, or entries of a catalogue")
         prices = {one.id: one.pricing for one in found}
