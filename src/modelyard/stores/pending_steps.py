@@ -89,8 +89,7 @@ class TaskCall(PendingStep[T]):
     done: "asyncio.Future[None] | None" = None
 
     def __init__(self, step: Callable[[Tx], T], durable: bool, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(step, durable)
-        self.loop = loop
+        self.step, self.durable, self.loop, self.since = step, durable, loop, time.monotonic()
 
 
 def interrupts_leader(error: BaseException) -> bool:
