@@ -100,6 +100,35 @@ def test_a_caller_is_remembered_for_a_second_and_an_end_is_heard_of_then(
     assert client.send("GET", HEALTH, key="s.1").status == 401
 
 
+def test_one_of_many_requests_asks_again_for_all_before_the_second_is_over(
+    platform: Platform, sessions: Sessions, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_of(platform, authenticator=sessions)
+    answers, authenticate = list[int](), sessions.authenticate
+
+    def amid_others(secret: str) -> Principal:
+        answers.extend(client.send("GET", HEALTH, key="s.1").status for _ in range(3))
+        return authenticate(secret)
+
+    def asked_again(after: float) -> int:
+        clock.advance(after)
+        before = len(sessions.threads)
+        answers.extend(client.send("GET", HEALTH, key="s.1").status for _ in range(3))
+        return len(sessions.threads) - before
+
+    assert asked_again(0) == 1
+    monkeypatch.setattr(Sessions, "authenticate", lambda sessions, secret: amid_others(secret))
+    assert [asked_again(after) for after in (0.4, 0.2, 0.3, 0.2)] == [0, 1, 0, 1]
+    assert answers == [200] * len(answers)
+    del sessions.known["s.1"]
+    clock.advance(0.5)
+    assert client.send("GET", HEALTH, key="s.1").status == 401
+    assert client.send("GET", HEALTH, key="s.1").status == 200
+    clock.advance(0.5)
+    monkeypatch.undo()
+    assert client.send("GET", HEALTH, key="s.1").status == 401
+
+
 @pytest.mark.parametrize("blocking", [False, True])
 def test_one_that_may_wait_is_kept_off_the_event_loop(platform: Platform, blocking: bool) -> None:
     sessions = Sessions({"s.1": ANN}, blocking)

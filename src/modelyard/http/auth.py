@@ -95,7 +95,7 @@ class CallerCache:
         self._platform, self._authenticator = platform, authenticator
         self._anonymous = None if anonymous is None else self.acting_as(anonymous)
         self._now = platform.clock.monotonic
-        self._known: dict[tuple[Auth, bytes], tuple[float, Caller]] = {}
+        self._known: dict[tuple[Auth, bytes], tuple[float, float, Caller]] = {}
 
     def waits(self, auth: Auth) -> bool:
         """Return whether finding out who calls may wait."""
@@ -111,9 +111,15 @@ class CallerCache:
         return self._anonymous if all(is_loopback(name) for name in named if name is not None) else None
 
     def remembered(self, auth: Auth, header: bytes, now: float) -> Caller | None:
-        """Return the caller that `find` returned for the same header less than a second ago."""
-        known = self._known.get((auth, blake2s(header).digest()))
-        return known[1] if known is not None and now < known[0] else None
+        """Return the caller that `find` returned for the same header less than a second ago. After half of it one
+        request is to find out again, so that not all that come in a turn of the event loop do at the end."""
+        known = self._known.get(place := (auth, blake2s(header).digest()))
+        if known is None or now >= known[1]:
+            return None
+        if now < known[0]:
+            return known[2]
+        self._known[place] = known[1], known[1], known[2]
+        return None
 
     def find(self, auth: Auth, header: bytes | None) -> Caller:
         """Identify the caller. May wait. Raises `Unauthenticated`."""
@@ -122,7 +128,8 @@ class CallerCache:
         if len(self._known) >= MAX_REMEMBERED:
             self._known.clear()
         assert header is not None
-        self._known[auth, blake2s(header).digest()] = (self._now() + REMEMBERED_SECONDS, caller)
+        until = self._now() + REMEMBERED_SECONDS
+        self._known[auth, blake2s(header).digest()] = (until - REMEMBERED_SECONDS / 2, until, caller)
         return caller
 
     def at(self, route: Route, address: Mapping[str, str]) -> Caller:
