@@ -288,7 +288,7 @@ class AsyncDriver(Driver[T]):
         self.cancelled = await threads.outlast(call, stop) or self.cancelled
         return call.future.result()
 
-    async def wait(self, work: Coroutine[Any, Any, R], done: Callable[[], object] | None = None) -> R:
+    async def wait(self, work: Coroutine[Any, Any, R], done: Callable[[], object] = lambda: None) -> R:
         """Await work that must not be abandoned: a task that is cancelled meanwhile ends when the work is `done`."""
         try:
             while True:
@@ -300,10 +300,9 @@ class AsyncDriver(Driver[T]):
                 except asyncio.CancelledError as error:
                     self.cancelled = error
         except StopIteration as end:
-            result = end.value
-        if done is not None:
-            done()
-        return result  # type: ignore[no-any-return]
+            result: R = end.value
+        done()
+        return result
 
     async def close(self, opened: Any) -> None:
         """Close what the flow has opened. A cancellation meanwhile is raised at the end of the flow."""

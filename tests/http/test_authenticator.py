@@ -13,6 +13,8 @@ from http_client import Client, client_of
 from modelyard.compose import open_platform
 from modelyard.domain.identity import Limits, Principal, Scope
 from modelyard.errors import Unauthenticated
+from modelyard.http.auth import CallerCache
+from modelyard.http.interface import Auth
 from modelyard.platform.platform import Platform
 from modelyard.testing.clock import ManualClock
 
@@ -127,6 +129,23 @@ def test_one_of_many_requests_asks_again_for_all_before_the_second_is_over(
     clock.advance(0.5)
     monkeypatch.undo()
     assert client.send("GET", HEALTH, key="s.1").status == 401
+
+
+def test_who_another_request_has_found_since_one_began_is_not_asked_for_again(
+    platform: Platform, sessions: Sessions, clock: ManualClock
+) -> None:
+    cache, header = CallerCache(platform, sessions), b"Bearer s.1"
+    clock.advance(1)
+    found = cache.find(Auth.BEARER, header, began=clock.monotonic())
+    assert cache.find(Auth.BEARER, header, began=clock.monotonic() - 0.1) is found
+    assert len(sessions.threads) == 1
+    assert cache.find(Auth.BEARER, header, began=clock.monotonic()) is not found
+    clock.advance(0.1)
+    cache.find(Auth.BEARER, header, began=clock.monotonic())
+    assert len(sessions.threads) == 3
+    del sessions.known["s.1"]
+    with pytest.raises(Unauthenticated):
+        cache.find(Auth.BEARER, header, began=clock.monotonic())
 
 
 @pytest.mark.parametrize("blocking", [False, True])

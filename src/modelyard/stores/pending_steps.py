@@ -77,8 +77,7 @@ class ThreadCall(PendingStep[T]):
         Both may wake the same one, which does no harm.
         """
         self.left = True
-        following = self.next
-        if following is not None:
+        if (following := self.next) is not None:
             self.next = None
             following.wake()
 

@@ -225,8 +225,7 @@ class SqliteStore:
         if process_identity.forks != self._forks:
             raise _used_after_fork()
         self._readers.refuse_closed()
-        if self._group.running is not None:
-            self._group.refuse_steps()
+        self._group.refuse_steps()
 
 
 def _used_after_fork() -> UsedAfterFork:
