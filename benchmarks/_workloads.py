@@ -298,7 +298,8 @@ def served_hop(streamed: bool) -> Callable[[ExitStack], Call]:
         from modelyard.asgi import asgi_app
 
         platform = in_front(cleanup)
-        return through_uvicorn(asgi_app(platform), CHAT, *asked(platform, "m", MESSAGES, streamed), **server_options(cleanup))
+        request = asked(platform, "m", MESSAGES, streamed)
+        return through_uvicorn(asgi_app(platform), CHAT, *request, **server_options(cleanup))
 
     return prepared
 

@@ -288,8 +288,8 @@ class AsyncDriver(Driver[T]):
         self.cancelled = await threads.outlast(call, stop) or self.cancelled
         return call.future.result()
 
-    async def wait(self, work: Coroutine[Any, Any, R]) -> R:
-        """Await work that must not be abandoned: a task that is cancelled meanwhile ends when the work is done."""
+    async def wait(self, work: Coroutine[Any, Any, R], done: Callable[[], object] = lambda: None) -> R:
+        """Await work that must not be abandoned: a task that is cancelled meanwhile ends when the work is `done`."""
         try:
             while True:
                 if (awaited := work.send(None)) is not None:
@@ -300,7 +300,9 @@ class AsyncDriver(Driver[T]):
                 except asyncio.CancelledError as error:
                     self.cancelled = error
         except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+            result: R = end.value
+        done()
+        return result
 
     async def close(self, opened: Any) -> None:
         """Close what the flow has opened. A cancellation meanwhile is raised at the end of the flow."""

@@ -13,6 +13,7 @@ from modelyard.domain import job, models, training_run
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.embedding import EmbeddedBatch, EmbeddingRequest
+from modelyard.domain.frozen_fast import quick_init
 from modelyard.domain.identity import Principal
 from modelyard.threads import TenantThreads
 
@@ -155,7 +156,8 @@ Domain = tuple[str, str]
 """A kind of domain and the name of one: ("job", its id)."""
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class DomainStep(Generic[T]):
     """A step that stays in some domains, so that a store may run it at the same time as steps of other domains.
 

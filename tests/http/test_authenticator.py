@@ -13,6 +13,8 @@ from http_client import Client, client_of
 from modelyard.compose import open_platform
 from modelyard.domain.identity import Limits, Principal, Scope
 from modelyard.errors import Unauthenticated
+from modelyard.http.auth import CallerCache
+from modelyard.http.interface import Auth
 from modelyard.platform.platform import Platform
 from modelyard.testing.clock import ManualClock
 
@@ -98,6 +100,52 @@ def test_a_caller_is_remembered_for_a_second_and_an_end_is_heard_of_then(
     del sessions.known["s.1"]
     clock.advance(1)
     assert client.send("GET", HEALTH, key="s.1").status == 401
+
+
+def test_one_of_many_requests_asks_again_for_all_before_the_second_is_over(
+    platform: Platform, sessions: Sessions, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_of(platform, authenticator=sessions)
+    answers, authenticate = list[int](), sessions.authenticate
+
+    def amid_others(secret: str) -> Principal:
+        answers.extend(client.send("GET", HEALTH, key="s.1").status for _ in range(3))
+        return authenticate(secret)
+
+    def asked_again(after: float) -> int:
+        clock.advance(after)
+        before = len(sessions.threads)
+        answers.extend(client.send("GET", HEALTH, key="s.1").status for _ in range(3))
+        return len(sessions.threads) - before
+
+    assert asked_again(0) == 1
+    monkeypatch.setattr(Sessions, "authenticate", lambda sessions, secret: amid_others(secret))
+    assert [asked_again(after) for after in (0.4, 0.2, 0.3, 0.2)] == [0, 1, 0, 1]
+    assert answers == [200] * len(answers)
+    del sessions.known["s.1"]
+    clock.advance(0.5)
+    assert client.send("GET", HEALTH, key="s.1").status == 401
+    assert client.send("GET", HEALTH, key="s.1").status == 200
+    clock.advance(0.5)
+    monkeypatch.undo()
+    assert client.send("GET", HEALTH, key="s.1").status == 401
+
+
+def test_who_another_request_has_found_since_one_began_is_not_asked_for_again(
+    platform: Platform, sessions: Sessions, clock: ManualClock
+) -> None:
+    cache, header = CallerCache(platform, sessions), b"Bearer s.1"
+    clock.advance(1)
+    found = cache.find(Auth.BEARER, header, began=clock.monotonic())
+    assert cache.find(Auth.BEARER, header, began=clock.monotonic() - 0.1) is found
+    assert len(sessions.threads) == 1
+    assert cache.find(Auth.BEARER, header, began=clock.monotonic()) is not found
+    clock.advance(0.1)
+    cache.find(Auth.BEARER, header, began=clock.monotonic())
+    assert len(sessions.threads) == 3
+    del sessions.known["s.1"]
+    with pytest.raises(Unauthenticated):
+        cache.find(Auth.BEARER, header, began=clock.monotonic())
 
 
 @pytest.mark.parametrize("blocking", [False, True])

@@ -21,6 +21,7 @@ from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
 
 MAX_REMEMBERED = 4096
+_UNKNOWN = 0.0, 0.0, None
 
 CHALLENGES: Mapping[Auth, tuple[str, str]] = {
     Auth.BEARER: ("www-authenticate", "Bearer"),
@@ -95,7 +96,7 @@ class CallerCache:
         self._platform, self._authenticator = platform, authenticator
         self._anonymous = None if anonymous is None else self.acting_as(anonymous)
         self._now = platform.clock.monotonic
-        self._known: dict[tuple[Auth, bytes], tuple[float, Caller]] = {}
+        self._known: dict[tuple[Auth, bytes], tuple[float, float, Caller | None]] = {}
 
     def waits(self, auth: Auth) -> bool:
         """Return whether finding out who calls may wait."""
@@ -111,18 +112,24 @@ class CallerCache:
         return self._anonymous if all(is_loopback(name) for name in named if name is not None) else None
 
     def remembered(self, auth: Auth, header: bytes, now: float) -> Caller | None:
-        """Return the caller that `find` returned for the same header less than a second ago."""
-        known = self._known.get((auth, blake2s(header).digest()))
-        return known[1] if known is not None and now < known[0] else None
+        """Return the caller that `find` returned for the same header less than a second ago. After half of it one
+        request is to find out again, so that not all that come in a turn of the event loop do at the end."""
+        soon, until, caller = self._known.get(place := (auth, blake2s(header).digest()), _UNKNOWN)
+        if soon <= now < until:
+            self._known[place] = until, until, caller
+        return caller if now < soon else None
 
-    def find(self, auth: Auth, header: bytes | None) -> Caller:
-        """Identify the caller. May wait. Raises `Unauthenticated`."""
-        text = None if header is None else header.decode("latin-1")
+    def find(self, auth: Auth, header: bytes | None, began: float) -> Caller:
+        """Identify the caller, if no other request has since this one `began`. May wait. Raises `Unauthenticated`."""
+        text, place = None if header is None else header.decode("latin-1"), (auth, blake2s(header or b"").digest())
+        _, until, known = self._known.get(place, _UNKNOWN)
+        if known is not None and until - REMEMBERED_SECONDS > began:
+            return known
         caller = self.acting_as(self._authenticate(secret_in(text, auth, self._authenticator.longest)))
         if len(self._known) >= MAX_REMEMBERED:
             self._known.clear()
-        assert header is not None
-        self._known[auth, blake2s(header).digest()] = (self._now() + REMEMBERED_SECONDS, caller)
+        until = self._now() + REMEMBERED_SECONDS
+        self._known[place] = until - REMEMBERED_SECONDS / 2, until, caller
         return caller
 
     def at(self, route: Route, address: Mapping[str, str]) -> Caller:

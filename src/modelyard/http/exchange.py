@@ -298,7 +298,7 @@ class HttpExchange:
         callers, auth = self.served.callers, self.match.auth
         if auth is Auth.ADDRESS:
             return callers.at(next(iter(self.match.routes.values())), self.match.params)
-        return callers.find(*credentials(auth, self.headers))
+        return callers.find(*credentials(auth, self.headers), self.began)
 
     def _reading(self, limit: int) -> ReadBody:
         """Return what reads the body of JSON, which its headers declare it to be. Raises what they are refused by."""

@@ -79,10 +79,8 @@ class GroupCommit:
 
         After the `last` call every other raises `StoreClosed`.
         """
-        if self._last_size <= 1 and not last:
-            result = self._run_alone(step, durable, self._run_one)
-            if result is not None:
-                return result[0]
+        if self._last_size <= 1 and not last and (result := self._run_alone(step, durable, self._run_one)) is not None:
+            return result[0]
         call = ThreadCall(step, durable)
         try:
             self._join(call, last)

@@ -77,8 +77,7 @@ class ThreadCall(PendingStep[T]):
         Both may wake the same one, which does no harm.
         """
         self.left = True
-        following = self.next
-        if following is not None:
+        if (following := self.next) is not None:
             self.next = None
             following.wake()
 
@@ -89,8 +88,7 @@ class TaskCall(PendingStep[T]):
     done: "asyncio.Future[None] | None" = None
 
     def __init__(self, step: Callable[[Tx], T], durable: bool, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(step, durable)
-        self.loop = loop
+        self.step, self.durable, self.loop, self.since = step, durable, loop, time.monotonic()
 
 
 def interrupts_leader(error: BaseException) -> bool:

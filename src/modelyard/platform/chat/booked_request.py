@@ -21,7 +21,7 @@ from modelyard.platform.usage import presence
 from modelyard.platform.usage.booking import CompletionBooking, RecordUsage
 from modelyard.protocols import DomainStep, ServedModel, Tx
 
-_entry = maker(LedgerEntry)
+_entry, _domain_step = maker(LedgerEntry), maker(DomainStep)
 
 BOOKED: ContextVar[list[LedgerEntry] | None] = ContextVar("what is booked within a function", default=None)
 
@@ -186,7 +186,7 @@ class BookedRequest:
 
     def _write(self, booking: CompletionBooking) -> Flow[None]:
         """Commit a booking. A caller who leaves meanwhile does so after the commit."""
-        effect = RecordUsage(self.runtime.store, self.step_of(booking), booking=booking)
+        effect = RecordUsage(self.runtime.store, self.step_of(booking), booking.durable, booking=booking)
         try:
             yield effect
         except CallerDisconnected:
@@ -196,7 +196,7 @@ class BookedRequest:
     def step_of(self, booking: CompletionBooking) -> Callable[[Tx], None]:
         """Return the step that records a booking, which says that it stays within the entity."""
         if self.runtime.store.blocking:
-            return DomainStep(booking.step, [(ENTITY, self.attribution.entity)])
+            return _domain_step(booking.step, [(ENTITY, self.attribution.entity)])
         return booking.step
 
     def _leave(self) -> None:

@@ -1,6 +1,6 @@
 """Record usage: the ledger, its totals, and what a request has reserved, as functions of `tx`."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any
@@ -88,19 +88,13 @@ class RecordUsage(Transact):
     driver that has another transaction for its caller may leave the booking to that transaction."""
 
     booking: CompletionBooking = attrs.field(kw_only=True)
-    durable: bool = attrs.field(init=False)
-
-    @durable.default
-    def _as_its_booking(self) -> bool:
-        return self.booking.durable
 
     def perform(self, driver: Driver[Any]) -> None:
         self.store.transact(self.step, self.durable)
         self.booking.on_committed()
 
-    async def aperform(self, driver: AsyncDriver[Any]) -> None:
-        await driver.wait(self.store.atransact(self.step, self.durable))
-        self.booking.on_committed()
+    def aperform(self, driver: AsyncDriver[Any]) -> Awaitable[None]:
+        return driver.wait(self.store.atransact(self.step, self.durable), self.booking.on_committed)
 
 
 @attrs.define(eq=False)

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import Any, Literal, TypeVar, cast
@@ -115,12 +115,12 @@ class SqliteStore:
             raise _used_after_fork()
         return self._group.transact(step, durable)
 
-    async def atransact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
+    def atransact(self, step: Callable[[Tx], T], durable: bool = True) -> Coroutine[Any, Any, T]:
         """Run `step` as `transact` does, for a task. A thread of the store leads if no caller does. A step that has to
         wait for no disk, no other call and no other process runs at once."""
         if process_identity.forks != self._forks:
             raise _used_after_fork()
-        return await self._group.atransact(step, durable and self.durability == "power")
+        return self._group.atransact(step, durable and self.durability == "power")
 
     def read(self, query: Callable[[Snapshot], T]) -> T:
         """Run `query` concurrently with the writer: it sees no unfinished step and delays none."""
@@ -225,8 +225,7 @@ class SqliteStore:
         if process_identity.forks != self._forks:
             raise _used_after_fork()
         self._readers.refuse_closed()
-        if self._group.running is not None:
-            self._group.refuse_steps()
+        self._group.refuse_steps()
 
 
 def _used_after_fork() -> UsedAfterFork:
