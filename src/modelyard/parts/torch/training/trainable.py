@@ -1,7 +1,7 @@
 """Trainable parameters: an adapter on a frozen network (arXiv 2106.09685), or all of the network's weights."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -79,25 +79,54 @@ def all_weights(model: nn.Module) -> TrainableWeights:
 # ---- an adapter --------------------------------------------------------------------------------------------------
 
 
-class TrainedLinear(LoraLinear):
-    """base(x) + scale x (x A^T) B^T with the A and B that are in use; without any, base(x)."""
+class NotTogether(Exception):
+    """A layer is not given rows x tokens x features, so that it is unknown which adapter is whose."""
 
-    down: nn.Parameter | None
-    up: nn.Parameter | None
 
-    def __init__(self, base: nn.Linear) -> None:
-        super().__init__(base)
-        self.use(None, None, 0.0)
+@attrs.frozen(eq=False)
+class Matrices:
+    """The A and B of an adapter in one layer."""
 
-    def use(self, down: nn.Parameter | None, up: nn.Parameter | None, scale: float) -> None:
-        self.down, self.up, self.scale = down, up, scale
+    down: nn.Parameter
+    up: nn.Parameter
+    scale: float
 
-    def added(self, x: Tensor) -> Tensor | None:
-        if self.down is None or self.up is None:
-            return None
+    def added(self, x: Tensor) -> Tensor:
         same = x.dtype is self.down.dtype
         inner = functional.linear(x, self.down) if same else _Inner.apply(x, self.down)
         return functional.linear(inner, self.up) * self.scale
+
+
+class TrainedLinear(LoraLinear):
+    """base(x) + scale x (x A^T) B^T with the A and B that are in use; without any, base(x).
+
+    Several adapters may be in use at a time, each for so many rows, one after the other.
+    """
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__(base)
+        self._used: Matrices | None = None
+        self._each: Sequence[Matrices | None] = ()
+        self._rows: Sequence[int] = ()
+
+    def use(self, used: Matrices | None) -> None:
+        self._used, self._each = used, ()
+
+    def use_each(self, used: Sequence[Matrices | None], rows: Sequence[int]) -> None:
+        self._each, self._rows = used, rows
+
+    def added(self, x: Tensor) -> Tensor | None:
+        if not self._each:
+            return None if self._used is None else self._used.added(x)
+        if x.ndim != 3 or len(x) != sum(self._rows):
+            raise NotTogether
+        parts = zip(self._each, x.split(list(self._rows)), strict=True)
+        return torch.cat(
+            [
+                part.new_zeros(*part.shape[:-1], self.out_features) if one is None else one.added(part)
+                for one, part in parts
+            ]
+        )
 
 
 class _Inner(torch.autograd.Function):
@@ -127,10 +156,12 @@ class AdapterWeights(TrainableWeights):
     shape: LoraShape
 
     def select(self, used: bool = True) -> None:
-        scale = self.shape.alpha / self.shape.rank
         for name, layer in self.layers.items():
-            down, up = (self.named[one] for one in names_of(name))
-            layer.use(*((down, up, scale) if used else (None, None, 0.0)))
+            layer.use(self.matrices(name) if used else None)
+
+    def matrices(self, layer: str) -> Matrices:
+        down, up = (self.named[one] for one in names_of(layer))
+        return Matrices(down, up, self.shape.alpha / self.shape.rank)
 
 
 def names_of(layer: str) -> tuple[str, str]:
