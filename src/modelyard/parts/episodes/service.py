@@ -100,7 +100,8 @@ class Episodes:
 
         `task` is a function with its decorator `@task`, called with `arguments`, which are JSON. Each sample is a task,
         and its solver is the agent; the reward is its score, of the `scorer` of this name if it has several. Each
-        attempt is `inspect eval` on one sample, in a process of its own. Raises `InvalidInput`, `MissingExtra`.
+        attempt evaluates one sample once, in a process of its own, with the trained model in the place of the task's.
+        Raises `InvalidInput`, `MissingExtra`.
         """
         return inspect_tasks.environment_of(task, scorer, arguments)
 
