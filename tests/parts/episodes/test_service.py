@@ -129,7 +129,9 @@ def test_the_last_reward_before_training_counts(platform: Platform) -> None:
     assert (group[0].state, group[0].refresh().failure, group[0].refresh().reward) == ("rewarded", "", -2)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e101, pytest.param(10**400, id="a huge int"), "1", None, [1]])
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), 1e101, pytest.param(10**400, id="a huge int"), "1", None, [1]]
+)
 def test_what_is_not_a_number_is_no_reward(platform: Platform, value: object) -> None:
     with pytest.raises(InvalidInput, match="reward: must be a number"):
         group_of(platform, 1)[0].reward(value)  # type: ignore[arg-type]
