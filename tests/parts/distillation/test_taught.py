@@ -103,6 +103,30 @@ def test_rows_are_read_as_they_are_needed(platform: Platform) -> None:
     assert not [one for one in threading.enumerate() if one.name.startswith("modelyard-teacher")]
 
 
+@pytest.mark.parametrize("concurrency", [1, 2, 4])
+@pytest.mark.parametrize("kind", ["a row", "the data"])
+def test_what_was_asked_for_before_a_failure_is_given_before_it_is_raised(
+    platform: Platform, kind: str, concurrency: int
+) -> None:
+    sampled = [rollout(platform, f"Say {word}.") for word in (*WORDS, "air")]
+    bad = evolved(sampled[1], prompt_token_ids=())
+
+    def rows() -> Iterator[Trajectory]:
+        yield sampled[0]
+        if kind == "the data":
+            raise InvalidInput.at("file", msg="is cut off")
+        yield from (bad, *sampled[2:])
+
+    before, taken = platform.usage.total()[0].requests, []
+    with pytest.raises(InvalidInput, match="file: is cut off" if kind == "the data" else "prompt_token_ids"):  # noqa: PT012
+        for one in platform.training.taught("p/teacher", rows(), concurrency=concurrency):
+            taken.append(without_teacher(choices(one)[0]))
+    assert len(taken) == platform.usage.total()[0].requests - before
+    known = [choices(one)[0] for one in sampled]
+    assert [known.index(one) for one in taken] == sorted(known.index(one) for one in taken)
+    assert taken[0] == known[0]
+
+
 def wrong(platform: Platform, *rows: Any, **options: Any) -> tuple[tuple[str | int, ...], str]:
     with pytest.raises(InvalidInput) as found:
         [*platform.training.taught("p/teacher", rows, **options)]

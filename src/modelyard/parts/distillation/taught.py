@@ -55,8 +55,9 @@ class Taught:
         `teacher` is any model whose backend returns log-probabilities of a prompt, and which has the tokenizer of the
         model that sampled. It reads the tokens of each choice after those of its prompt, so both ids are needed: sample
         with `return_token_ids=True`. `top_logprobs` are the alternatives that it names at each token. `concurrency`
-        requests are under way at once; each is booked as a completion of one token. Raises `InvalidInput` at the place
-        of what is wrong in the data, `UnsupportedParameter`, and as `chat.complete` does.
+        requests are under way at once; each is booked as a completion of one token. If one fails, those under way are
+        yielded before that is raised. Raises `InvalidInput` at the place of what is wrong in the data,
+        `UnsupportedParameter`, and as `chat.complete` does.
         """
         named = teacher_name(self._runtime, self._principal, teacher)
         for name, given in (("top_logprobs", top_logprobs), ("concurrency", concurrency)):
@@ -172,15 +173,23 @@ def _prompt_of(pipeline: CompletionPipeline) -> Sequence[TokenLogprob]:
 
 
 def _in_order(score: Any, data: Iterable[Any], concurrency: int) -> Iterator[Trajectory]:
-    """Score so many trajectories at once, and yield them in their order."""
+    """Score so many trajectories at once, and yield them in their order. If one fails, those that were under way are
+    yielded before that is raised: they are paid."""
     rows = enumerate(data)
     with ThreadPoolExecutor(concurrency, "modelyard-teacher") as pool:
-        waiting = deque[Future[Trajectory]](pool.submit(score, *row) for row in islice(rows, concurrency))
+        waiting = deque[Future[Trajectory]]()
         try:
+            for row in islice(rows, concurrency):
+                waiting.append(pool.submit(score, *row))
             while waiting:
-                found = waiting.popleft().result()
-                waiting += [pool.submit(score, *row) for row in islice(rows, 1)]
+                found = waiting[0].result()
+                waiting.extend(pool.submit(score, *row) for row in islice(rows, 1))
+                waiting.popleft()
                 yield found
+        except Exception:
+            pool.shutdown(cancel_futures=True)
+            yield from (one.result() for one in waiting if not one.cancelled() and one.exception() is None)
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 
