@@ -127,6 +127,29 @@ def test_what_was_asked_for_before_a_failure_is_given_before_it_is_raised(
     assert taken[0] == known[0]
 
 
+def test_a_group_of_episodes_is_taken_as_it_is(platform: Platform) -> None:
+    platform.models.create("pupil", project="p", base_model="tabular-mini")
+    with platform.episodes.group("g", model="p/pupil", size=2) as group:
+        for episode in group:
+            caller = platform.acting_as(platform.keys.authenticate(episode.key))
+            caller.chat.complete(model="p/pupil", messages=[{"role": "user", "content": "Say sea."}], max_tokens=4)
+            episode.reward(0)
+    sampled = group.trajectories().trajectories
+    for given in (group, [group], [group.trajectories()]):
+        found = [*platform.training.taught("p/teacher", given)]
+        assert [[*map(without_teacher, choices(one))] for one in found] == [choices(one) for one in sampled]
+        assert all(one.teacher for each in found for one in choices(each))
+    platform.training.distill("p/pupil", found, learning_rate=1e-4).wait()
+
+
+@pytest.mark.parametrize("row", [3, None, "text", ["a", "list"], object()])
+def test_what_is_no_trajectory_is_refused(platform: Platform, row: Any) -> None:
+    assert wrong(platform, row) == (("data", 0), "must be a trajectory, or an object with one, or a group of them")
+    if not isinstance(row, list):
+        with pytest.raises(InvalidInput, match="data: must be trajectories or groups, not the name of a file"):
+            [*platform.training.taught("p/teacher", row)]
+
+
 def wrong(platform: Platform, *rows: Any, **options: Any) -> tuple[tuple[str | int, ...], str]:
     with pytest.raises(InvalidInput) as found:
         [*platform.training.taught("p/teacher", rows, **options)]
