@@ -147,6 +147,73 @@ def test_what_is_recorded_with_the_key_of_an_episode_is_its_turns(served: Any) -
         assert tokens_of(logged) == tokens_of(trained)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["its history", "the answer before"])
+def test_responses_recorded_with_the_key_of_an_episode_are_its_turns(served: Any, whole: bool) -> None:
+    async def rolled_out(episode: Any) -> Any:
+        async with openai.AsyncOpenAI(base_url=episode.base_url, api_key=episode.key) as client:
+            with art.Trajectory(reward=1.0) as trajectory:
+                asked: Any = [{"role": "user", "content": QUESTIONS[0]}]
+                more: dict[str, Any] = {}
+                for _ in range(3):
+                    answer = await client.responses.create(
+                        model=episode.model,
+                        input=asked,
+                        max_output_tokens=16,
+                        include=["message.output_text.logprobs"],
+                        **more,
+                    )
+                    again = {"role": "user", "content": QUESTIONS[1]}
+                    if whole:
+                        asked = [*asked, {"role": "assistant", "content": answer.output_text}, again]
+                    else:
+                        asked, more = [again], {"previous_response_id": answer.id}
+        return trajectory
+
+    recorded_as_turns(served, "responses", rolled_out)
+
+
+def test_messages_recorded_with_the_key_of_an_episode_are_its_turns(served: Any) -> None:
+    async def rolled_out(episode: Any) -> Any:
+        messages: list[Any] = [{"role": "user", "content": QUESTIONS[0]}]
+        async with httpx.AsyncClient(base_url=episode.root_url, headers={"x-api-key": episode.key}) as client:
+            with art.Trajectory(reward=1.0) as trajectory:
+                for _ in range(3):
+                    asked = {"model": episode.model, "max_tokens": 12, "messages": messages}
+                    answer = (await client.post("/v1/messages", json=asked)).raise_for_status().json()
+                    said = {"role": "assistant", "content": answer["content"]}
+                    messages = [*messages, said, {"role": "user", "content": QUESTIONS[1]}]
+        return trajectory
+
+    recorded_as_turns(served, "messages", rolled_out)
+
+
+def recorded_as_turns(served: Any, kind: str, rolled_out: Callable[[Any], Awaitable[Any]]) -> None:
+    owner = served.platform.acting_as(served.platform.keys.authenticate(served.key))
+    owner.models.create(kind, project="proj", entity="acme", base_model="tabular-mini", return_existing=True)
+    group = owner.episodes.group("recorded", model=f"proj/{kind}", size=1, url=served.root)
+    (episode,) = group
+    trajectory = asyncio.run(rolled_out(episode))
+    episode.reward(trajectory.reward)
+    data = trajectory.model_dump(mode="json")
+    exchanges, turns = data["exchanges"][kind], episode.turns()
+    assert [one["response"]["id"].removeprefix("resp_") for one in exchanges] == [turn.id for turn in turns]
+    assert [turn.parent for turn in turns] == [None, *turns[:-1]]
+    (trained,) = group.trajectories().trajectories
+    sampled = {ids: logprobs for _, ids, logprobs in tokens_of(trained)}
+    logged = [item for history in read_trajectory(data).histories for item in history.items]
+    answers = [item for item in logged if isinstance(item, SampledChoice)]
+    assert len(answers) == len(exchanges) == len(turns) == 3
+    for exchange, answer, turn in zip(exchanges, answers, turns, strict=True):
+        assert answer.message.text == turn.choice.message.text
+        assert exchange["response"]["usage"]["output_tokens"] == len(turn.ids)
+        assert exchange["response"]["usage"]["input_tokens"] == len(turn.choice.prompt_token_ids)
+        assert turn.turn.step == 0
+        if kind == "responses":
+            found = [one.logprob for one in answer.logprobs or ()]
+            assert found == sampled[tuple(turn.ids)]
+            assert len(found) == len(turn.ids)
+
+
 def tokens_of(trajectory: Any) -> list[Any]:
     items = [item for history in trajectory.histories for item in history.items if isinstance(item, SampledChoice)]
     return [(one.prompt_token_ids, one.token_ids, [it.logprob for it in one.logprobs or ()]) for one in items]

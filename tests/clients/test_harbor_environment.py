@@ -210,6 +210,11 @@ def test_a_trial_that_fails_is_a_failed_attempt_with_the_reason(platform: Platfo
     ("name", "options", "reason"),
     [
         ("none", {}, "holds no task of Harbor"),
+        ("a\0b", {}, "folder: is no path: "),
+        (".", {"agent": "terminus-2"}, "agent: must be an object, such as .*, not str"),
+        (".", {"agent": None}, "agent: must be an object, such as .*, not NoneType"),
+        (".", {"environment": "docker"}, "environment: must be an object, such as .*, not str"),
+        (".", {"reward": 3}, "reward: must be the name of one of"),
         (".", {"agent": {}}, "names none; give"),
         (".", {"agent": {"name": 1}}, "agent: is none that Harbor takes"),
         (".", {"environment": {"type": "moon"}}, "environment: is none that Harbor takes"),
@@ -221,3 +226,9 @@ def test_what_is_no_task_is_refused(platform: Platform, folder: Path, name: str,
     (folder / "broken" / "tests" / "test.sh").unlink()
     with pytest.raises(InvalidInput, match=reason):
         platform.episodes.harbor(folder / name, **{"agent": AGENT, **options})
+
+
+@pytest.mark.parametrize("folder_", [3, None])
+def test_what_is_no_folder_is_refused(platform: Platform, folder_: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"^folder: is no path: TypeError"):
+        platform.episodes.harbor(folder_, agent=AGENT)

@@ -13,7 +13,8 @@ pytest.importorskip("inspect_ai", reason="it has a lane of its own: tests/client
 
 from modelyard import Platform, open_platform
 from modelyard.errors import InvalidInput, JobFailed
-from modelyard.parts.episodes.environments import inspect_tasks
+from modelyard.parts.episodes.environments import processes
+from modelyard.parts.loops.loopback import LoopbackServer
 from warm_python import WarmPython
 
 TASKS = """
@@ -47,6 +48,27 @@ def refunds(question="Where is it?", scorers=1):
     samples = [Sample(input=question, target="refund"), Sample(id="second", input="And now?", target="now")]
     config = GenerateConfig(max_tokens=5)
     return Task(dataset=samples, solver=asks_again(), scorer=[length(), includes()][:scorers], config=config)
+
+
+@scorer(metrics=[mean()])
+def fixed(value):
+    async def score(state, target):
+        return None if value == "nothing" else Score(value=value)
+
+    return score
+
+
+@task(name="odd ones")
+def odd(value=0.5, first="a,b", arguments=""):
+    samples = [Sample(id=one, input=f"{one} {arguments}") for one in (first, "*", "-n", "a", "ünï 🎉")]
+    config = GenerateConfig(max_tokens=5)
+    task = Task(dataset=samples, solver=generate(), scorer=fixed(value), config=config, epochs=3, model="mockllm/model")
+    return task
+
+
+@task
+def unmade(error="column"):
+    raise KeyError(error) if error else SystemExit(3)
 
 
 @task
@@ -105,7 +127,7 @@ def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython
 
 @pytest.fixture
 def _warm(warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspect_tasks.sys, "executable", warm_python.executable)
+    monkeypatch.setattr(processes.sys, "executable", warm_python.executable)
 
 
 @pytest.fixture
@@ -151,6 +173,51 @@ def test_a_sample_that_fails_is_a_failed_attempt_with_the_reason(platform: Platf
         platform.training.loop("p/m", **platform.episodes.inspect(tasks.broken), **SMALL).wait()
 
 
+@pytest.mark.usefixtures("_warm")
+def test_a_sample_is_played_once_by_the_trained_model_whatever_its_id_and_the_arguments(
+    platform: Platform, tasks: Any
+) -> None:
+    said = 'Where, now: "there"? 🎉'
+    environment = platform.episodes.inspect(tasks.odd, arguments=said)
+    assert [one["sample"] for one in environment["tasks"]] == ["a,b", "*", "-n", "a", "ünï 🎉"]
+    platform.training.loop("p/m", **environment, **{**SMALL, "tasks_per_round": 5}).wait()
+    asked = []
+    for group in platform.episodes.list():
+        for episode in platform.episodes.get(group.id):
+            (turn,) = episode.turns()
+            asked.append(turn.messages[0].text)
+            assert episode.refresh().reward == 0.5
+    assert sorted(asked) == sorted(2 * [f"{one} {said}" for one in ("a,b", "*", "-n", "a", "ünï 🎉")])
+
+
+@pytest.mark.usefixtures("_warm")
+@pytest.mark.parametrize(
+    ("value", "reward"),
+    [
+        ("C", 1.0),
+        ("I", 0.0),
+        ("no", 0.0),
+        ("0.0", 0.0),
+        (True, 1.0),
+        ("hello", "the score 'fixed' is 'hello', and no number"),
+        ({"a": 1}, "the score 'fixed' is {'a': 1}, and no number"),
+        ("nothing", "the scorer gave no score"),
+    ],
+)
+def test_a_score_is_a_number_or_fails_the_attempt(platform: Platform, tasks: Any, value: Any, reward: Any) -> None:
+    environment = platform.episodes.inspect(tasks.odd, value=value)
+    server = LoopbackServer(platform._runtime)
+    with platform.episodes.group("g", model="p/m", size=1, url=server.url) as (episode,):
+        given = {"base_url": episode.base_url, "api_key": episode.key, "task": environment["tasks"][0]}
+        if isinstance(reward, float):
+            assert environment["agent"](**given) == reward
+        else:
+            with pytest.raises(RuntimeError) as raised:
+                environment["agent"](**given)
+            assert str(raised.value) == reward
+    server.close()
+
+
 def test_the_framework_is_started_as_anybody_starts_it(platform: Platform, tasks: Any) -> None:
     environment = platform.episodes.inspect(tasks.broken)
     (task,) = environment["tasks"]
@@ -158,8 +225,23 @@ def test_the_framework_is_started_as_anybody_starts_it(platform: Platform, tasks
         environment["agent"](base_url="http://127.0.0.1:9/v1", api_key="none", task=task)
 
 
-@pytest.mark.parametrize(("name", "reason"), [("unscored", "has no scorer"), ("TASKS", "must be a function")])
-def test_what_is_no_task_with_a_scorer_is_refused(platform: Platform, tasks: Any, name: str, reason: str) -> None:
-    task = getattr(tasks, name, lambda: "no task")
-    with pytest.raises(InvalidInput, match=reason):
-        platform.episodes.inspect(task)
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("unscored", {}, "task: has no scorer, so that nothing is a reward; give it one"),
+        ("no task", {}, "task: must be a function that returns a task of Inspect"),
+        ("a text", {}, "task: must be a function that makes a task of Inspect, no str"),
+        ("a lambda", {}, "task: cannot be imported by another process; define it at the top of a module"),
+        ("unmade", {}, "task: is none that Inspect can make: KeyError: 'column'"),
+        ("unmade", {"error": ""}, "task: is none that Inspect can make: SystemExit: 3"),
+        ("refunds", {"colour": 1}, "task: is none that Inspect can make: TypeError: .* unexpected keyword"),
+        ("refunds", {"scorer": 3}, "scorer: must be the name of one of the task's scorers"),
+        ("odd", {"first": "a"}, "task: has several samples with the id 'a'; give each its own"),
+    ],
+)
+def test_what_is_no_task_with_a_scorer_is_refused(
+    platform: Platform, tasks: Any, name: str, options: dict[str, Any], reason: str
+) -> None:
+    others = {"no task": lambda: "no task", "a text": "refunds", "a lambda": lambda: tasks.refunds()}
+    with pytest.raises(InvalidInput, match=f"^{reason}"):
+        platform.episodes.inspect(others[name] if name in others else getattr(tasks, name), **options)

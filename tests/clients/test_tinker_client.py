@@ -264,6 +264,37 @@ def test_what_was_learned_is_sampled(service: Any, run: Any) -> None:
     assert list(base.sample(prompt("abc"), 1, params).result().sequences[0].tokens) != list(b"abcabc")
 
 
+def test_what_is_sampled_with_the_key_of_an_episode_is_its_turns(served: Any) -> None:
+    key = served.platform.keys.create("acme", prefix="tml-").secret
+    owner = served.platform.acting_as(served.platform.keys.authenticate(key))
+    with tinker.ServiceClient(base_url=served.root, api_key=key) as service:
+        run = service.create_lora_training_client(BASE, rank=4, seed=1).result()
+        learn(run, "abcabcabc", 2, 1e-2)
+        path = run.save_weights_for_sampler("policy").result().path
+        model = next(one for one in owner.models.list() if one.id in path or one.last_step)
+        group = owner.episodes.group("sampled", model=model, size=2, url=served.root, prefix="tml-")
+        for episode in group:
+            with tinker.ServiceClient(base_url=episode.root_url, api_key=episode.key) as theirs:
+                sampler = theirs.create_sampling_client(model_path=path).result()
+                asked = list(b"ab")
+                for seed in range(3):
+                    params = types.SamplingParams(max_tokens=5, seed=10 * episode.place + seed)
+                    found = sampler.sample(types.ModelInput.from_ints(asked), 1, params).result().sequences[0]
+                    turn = episode.turns()[-1]
+                    assert turn.prompt_ids == tuple(asked)
+                    assert turn.ids == tuple(found.tokens)
+                    assert [one.logprob for one in turn.logprobs] == pytest.approx(found.logprobs)
+                    asked = [*asked, *found.tokens, *b" and"]
+            first, second, third = episode.turns()
+            assert (first.parent, second.parent, third.parent) == (None, first, second)
+            assert not any(one.untrained for one in (first, second, third))
+            episode.reward(episode.place)
+        trained = group.trajectories().trajectories
+        assert [one.metrics["sampled_tokens"] for one in trained] == [15, 15]
+        job = owner.training.rl(model, [group], learning_rate=1e-4)
+        job.wait()
+
+
 def test_samples_have_seeds_stops_and_reasons(service: Any, run: Any) -> None:
     learn(run, "abcabcabc", 8, 1e-2)
     sampler = run.save_weights_and_get_sampling_client().result()

@@ -28,6 +28,7 @@ class DeskConfig(vf.TasksetConfig):
     questions: list[str] = ["Where is my refund?", "Where is my parcel?", "And now?"]
     unscored: bool = False
     endless: bool = False
+    unread: str = ""
 
 
 class Question(vf.TaskData):
@@ -38,7 +39,7 @@ class Short(vf.Task[Question]):
     @vf.reward(weight=2.0)
     async def short(self, trace: vf.Trace) -> float:
         if self.data.unscored:
-            raise ValueError("the rubric is broken")
+            raise ValueError("the rubric\\nis broken")
         return -len(" ".join(message.content or "" for message in trace.assistant_messages)) / 200
 
     @vf.metric
@@ -52,6 +53,8 @@ class Desk(vf.Taskset[Short, DeskConfig]):
         return self.config.endless
 
     def load(self):
+        if self.config.unread:
+            raise {"os": OSError("no\\nfile"), "key": KeyError("column"), "exit": SystemExit(3)}[self.config.unread]
         for question in self.config.questions:
             yield Short(Question(prompt=question, unscored=self.config.unscored), self.config.task)
 
@@ -92,6 +95,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "short_desk.py").write_text(DESK)
     (tmp_path / "no_reward.py").write_text(UNREWARDED)
+    (tmp_path / "no_syntax.py").write_text("def (")
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     for name in ("short_desk", "no_reward"):
@@ -181,6 +185,12 @@ def test_tasks_are_chosen_as_verifiers_chooses_them(platform: Platform) -> None:
 @pytest.mark.parametrize(
     ("environment", "reason"),
     [
+        (3, "environment: must be an object, such as .*, not int"),
+        (["short_desk"], "environment: must be an object, such as .*, not list"),
+        ("no_syntax", "SyntaxError: "),
+        ({"taskset": {"id": "short_desk", "unread": "os"}}, "OSError: no file"),
+        ({"taskset": {"id": "short_desk", "unread": "key"}}, "KeyError: 'column'"),
+        ({"taskset": {"id": "short_desk", "unread": "exit"}}, "SystemExit: 3"),
         ("no-such-taskset", "taskset 'no-such-taskset' not found"),
         ({"taskset": {"id": "short_desk", "colour": "red"}}, "colour"),
         ({"taskset": {"id": "short_desk", "questions": []}}, "has no task that is selected"),
@@ -192,3 +202,9 @@ def test_tasks_are_chosen_as_verifiers_chooses_them(platform: Platform) -> None:
 def test_what_gives_no_tasks_with_a_reward_is_refused(platform: Platform, environment: Any, reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         platform.episodes.verifiers(environment)
+
+
+@pytest.mark.parametrize("select", [3, [1], {"colour": 1}])
+def test_a_choice_that_is_none_is_refused(platform: Platform, select: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"^select: "):
+        platform.episodes.verifiers("short_desk", select=select)

@@ -35,6 +35,18 @@ def rates_itself(base_url: str, api_key: str, task: Mapping[str, Any], scale: fl
     return scale * len(talks(base_url, api_key, task))
 
 
+def fails_in_lines(base_url: str, api_key: str, task: Any) -> None:
+    raise RuntimeError("Command failed:\n  docker compose\n\nUsage: docker")
+
+
+def times_out(base_url: str, api_key: str, task: Any) -> None:
+    raise TimeoutError
+
+
+def rates_itself_nan(base_url: str, api_key: str, task: Any) -> float:
+    return float("nan")
+
+
 def fails(base_url: str, api_key: str, task: Mapping[str, Any]) -> str:
     raise RuntimeError("the agent is broken\0")
 

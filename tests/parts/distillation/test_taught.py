@@ -103,6 +103,53 @@ def test_rows_are_read_as_they_are_needed(platform: Platform) -> None:
     assert not [one for one in threading.enumerate() if one.name.startswith("modelyard-teacher")]
 
 
+@pytest.mark.parametrize("concurrency", [1, 2, 4])
+@pytest.mark.parametrize("kind", ["a row", "the data"])
+def test_what_was_asked_for_before_a_failure_is_given_before_it_is_raised(
+    platform: Platform, kind: str, concurrency: int
+) -> None:
+    sampled = [rollout(platform, f"Say {word}.") for word in (*WORDS, "air")]
+    bad = evolved(sampled[1], prompt_token_ids=())
+
+    def rows() -> Iterator[Trajectory]:
+        yield sampled[0]
+        if kind == "the data":
+            raise InvalidInput.at("file", msg="is cut off")
+        yield from (bad, *sampled[2:])
+
+    before, taken = platform.usage.total()[0].requests, []
+    with pytest.raises(InvalidInput, match="file: is cut off" if kind == "the data" else "prompt_token_ids"):  # noqa: PT012
+        for one in platform.training.taught("p/teacher", rows(), concurrency=concurrency):
+            taken.append(without_teacher(choices(one)[0]))
+    assert len(taken) == platform.usage.total()[0].requests - before
+    known = [choices(one)[0] for one in sampled]
+    assert [known.index(one) for one in taken] == sorted(known.index(one) for one in taken)
+    assert taken[0] == known[0]
+
+
+def test_a_group_of_episodes_is_taken_as_it_is(platform: Platform) -> None:
+    platform.models.create("pupil", project="p", base_model="tabular-mini")
+    with platform.episodes.group("g", model="p/pupil", size=2) as group:
+        for episode in group:
+            caller = platform.acting_as(platform.keys.authenticate(episode.key))
+            caller.chat.complete(model="p/pupil", messages=[{"role": "user", "content": "Say sea."}], max_tokens=4)
+            episode.reward(0)
+    sampled = group.trajectories().trajectories
+    for given in (group, [group], [group.trajectories()]):
+        found = [*platform.training.taught("p/teacher", given)]
+        assert [[*map(without_teacher, choices(one))] for one in found] == [choices(one) for one in sampled]
+        assert all(one.teacher for each in found for one in choices(each))
+    platform.training.distill("p/pupil", found, learning_rate=1e-4).wait()
+
+
+@pytest.mark.parametrize("row", [3, None, "text", ["a", "list"], object()])
+def test_what_is_no_trajectory_is_refused(platform: Platform, row: Any) -> None:
+    assert wrong(platform, row) == (("data", 0), "must be a trajectory, or an object with one, or a group of them")
+    if not isinstance(row, list):
+        with pytest.raises(InvalidInput, match="data: must be trajectories or groups, not the name of a file"):
+            [*platform.training.taught("p/teacher", row)]
+
+
 def wrong(platform: Platform, *rows: Any, **options: Any) -> tuple[tuple[str | int, ...], str]:
     with pytest.raises(InvalidInput) as found:
         [*platform.training.taught("p/teacher", rows, **options)]

@@ -129,10 +129,27 @@ def test_the_last_reward_before_training_counts(platform: Platform) -> None:
     assert (group[0].state, group[0].refresh().failure, group[0].refresh().reward) == ("rewarded", "", -2)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e101, "1", None, [1]])
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), 1e101, pytest.param(10**400, id="a huge int"), "1", None, [1]]
+)
 def test_what_is_not_a_number_is_no_reward(platform: Platform, value: object) -> None:
     with pytest.raises(InvalidInput, match="reward: must be a number"):
         group_of(platform, 1)[0].reward(value)  # type: ignore[arg-type]
+
+
+def test_its_keys_begin_as_a_client_insists(platform: Platform) -> None:
+    group = platform.episodes.group("g", model="desk/support", size=2, prefix="tml-")
+    assert all(one.key.startswith("tml-") for one in group)
+    assert all(one.key.startswith("my_") for one in group_of(platform, 1))
+    for wrong in ("", "much too long", "a b", None, 3):
+        with pytest.raises(InvalidInput, match="prefix: must be 1 to 8 letters"):
+            platform.episodes.group("g", model="desk/support", size=1, prefix=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "", None, 3, b"http://host"])
+def test_an_address_is_one_of_a_server(platform: Platform, url: Any) -> None:
+    with pytest.raises(InvalidInput, match="url: must be the address of the server"):
+        platform.episodes.group("g", model="desk/support", size=1, url=url)
 
 
 def test_an_open_group_waits_for_its_rewards_and_a_closed_one_fails_those_without(platform: Platform) -> None:

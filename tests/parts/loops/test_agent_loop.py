@@ -108,10 +108,16 @@ def test_an_attempt_that_fails_is_part_of_its_group(platform: Platform) -> None:
 
 @pytest.mark.parametrize(
     ("agent", "reason"),
-    [(loop_agents.fails, "RuntimeError: the agent is broken$"), (loop_agents.leaves, "SystemExit: 2$")],
+    [
+        (loop_agents.fails, "RuntimeError: the agent is broken$"),
+        (loop_agents.leaves, "SystemExit: 2$"),
+        (loop_agents.fails_in_lines, "^RuntimeError: Command failed: docker compose Usage: docker$"),
+        (loop_agents.times_out, "^TimeoutError$"),
+        (loop_agents.rates_itself_nan, "^the score is nan$"),
+    ],
 )
 def test_a_round_in_which_all_fails_fails_the_loop_with_the_reason(platform: Platform, agent: Any, reason: str) -> None:
-    job = loop(platform, agent)
+    job = loop(platform, agent, None if agent is loop_agents.rates_itself_nan else loop_agents.length)
     with pytest.raises(JobFailed, match="nothing was sampled in round 1: "):
         job.wait()
     assert all(re.search(reason, one.failure) for one in episodes(platform))

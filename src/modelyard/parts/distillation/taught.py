@@ -50,30 +50,39 @@ class Taught:
         project: str | None = None,
     ) -> Iterator[Trajectory]:
         """Yield trajectories, those of groups one by one, with what a teacher says of each sampled token, for
-        `training.distill`.
+        `training.distill`. Groups may be those of episodes.
 
         `teacher` is any model whose backend returns log-probabilities of a prompt, and which has the tokenizer of the
         model that sampled. It reads the tokens of each choice after those of its prompt, so both ids are needed: sample
         with `return_token_ids=True`. `top_logprobs` are the alternatives that it names at each token. `concurrency`
-        requests are under way at once; each is booked as a completion of one token. Raises `InvalidInput` at the place
-        of what is wrong in the data, `UnsupportedParameter`, and as `chat.complete` does.
+        requests are under way at once; each is booked as a completion of one token. If one fails, those under way are
+        yielded before that is raised. Raises `InvalidInput` at the place of what is wrong in the data,
+        `UnsupportedParameter`, and as `chat.complete` does.
         """
         named = teacher_name(self._runtime, self._principal, teacher)
         for name, given in (("top_logprobs", top_logprobs), ("concurrency", concurrency)):
             if type(given) is not int or given < (name == "concurrency"):
                 raise InvalidInput.at(name, msg="must be a whole number, 1 or more for concurrency")
-        if isinstance(data, str | bytes | os.PathLike):
+        rows: Any = data
+        if isinstance(rows, Trajectory | TrajectoryGroup | Mapping) or _is_episode_group(rows):
+            rows = [rows]
+        if isinstance(rows, str | bytes | os.PathLike) or not isinstance(rows, Iterable):
             raise InvalidInput.at("data", msg="must be trajectories or groups, not the name of a file or a data set")
-        given_alone = isinstance(data, Trajectory | TrajectoryGroup | Mapping)
-        rows: TaughtData = [data] if given_alone else data  # type: ignore[list-item]
+        groups = (one.trajectories() if _is_episode_group(one) else one for one in rows)
         attribution = self._principal.attribution(entity, project)
         asked = Teacher(self._runtime, self._principal, attribution, named, top_logprobs)
 
         def score(number: int, one: Trajectory | Mapping[str, Any]) -> Trajectory:
             with located_at("data", number):
+                if not isinstance(one, Trajectory | Mapping):
+                    raise InvalidInput.at(msg="must be a trajectory, or an object with one, or a group of them")
                 return asked.scored(one if isinstance(one, Trajectory) else trajectory_of(unstructure(one)))
 
-        return _in_order(score, each_trajectory(rows), concurrency)
+        return _in_order(score, each_trajectory(groups), concurrency)
+
+
+def _is_episode_group(given: object) -> bool:
+    return getattr(given, "is_episode_group", False) is True
 
 
 def teacher_name(runtime: Runtime, principal: Principal, teacher: "Model | Checkpoint | str") -> str:
@@ -172,15 +181,23 @@ def _prompt_of(pipeline: CompletionPipeline) -> Sequence[TokenLogprob]:
 
 
 def _in_order(score: Any, data: Iterable[Any], concurrency: int) -> Iterator[Trajectory]:
-    """Score so many trajectories at once, and yield them in their order."""
+    """Score so many trajectories at once, and yield them in their order. If one fails, those that were under way are
+    yielded before that is raised: they are paid."""
     rows = enumerate(data)
     with ThreadPoolExecutor(concurrency, "modelyard-teacher") as pool:
-        waiting = deque[Future[Trajectory]](pool.submit(score, *row) for row in islice(rows, concurrency))
+        waiting = deque[Future[Trajectory]]()
         try:
+            for row in islice(rows, concurrency):
+                waiting.append(pool.submit(score, *row))
             while waiting:
-                found = waiting.popleft().result()
-                waiting += [pool.submit(score, *row) for row in islice(rows, 1)]
+                found = waiting[0].result()
+                waiting.extend(pool.submit(score, *row) for row in islice(rows, 1))
+                waiting.popleft()
                 yield found
+        except Exception:
+            pool.shutdown(cancel_futures=True)
+            yield from (one.result() for one in waiting if not one.cancelled() and one.exception() is None)
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -185,6 +185,6 @@ def client_variables(root_url: str, key: str) -> Mapping[str, str]:
 
 def checked_root(url: str) -> str:
     """Return the address of a server without a slash at its end. Raises `InvalidInput`."""
-    if not url.startswith(("http://", "https://")):
+    if not isinstance(url, str) or not url.startswith(("http://", "https://")):
         raise InvalidInput.at("url", msg='must be the address of the server, such as "http://127.0.0.1:8000"')
     return url.rstrip("/").removesuffix("/v1").removesuffix("/inference")

@@ -18,6 +18,8 @@ from modelyard.protocols import Tx
 LONGEST = timedelta(days=30)
 _MOST_BUDGET = Decimal(10**15)
 
+KEY_PREFIX = "my_"
+
 
 @attrs.frozen
 class NewEpisode:
@@ -28,8 +30,9 @@ class NewEpisode:
     secret: str = attrs.field(repr=False)
 
     @classmethod
-    def drawn(cls, runtime: Runtime) -> "NewEpisode":
-        return cls(runtime.ids(), runtime.ids(), secret_of(runtime.randomness(SECRET_BYTES)))
+    def drawn(cls, runtime: Runtime, prefix: str = KEY_PREFIX) -> "NewEpisode":
+        """Draw one whose key begins with a checked prefix."""
+        return cls(runtime.ids(), runtime.ids(), secret_of(runtime.randomness(SECRET_BYTES), prefix))
 
 
 def add_episode(

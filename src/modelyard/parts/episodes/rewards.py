@@ -1,6 +1,5 @@
 """Rewards, and what ends a group, as functions of a transaction."""
 
-import math
 from datetime import datetime
 
 import attrs
@@ -19,12 +18,11 @@ MAX_FAILURE = 1000
 
 def checked_reward(value: object) -> float:
     """Return a reward as a number: true and false are 1 and 0. Raises `InvalidInput`."""
-    number = float(value) if isinstance(value, int | float) else math.nan
-    if not abs(number) <= MAX_REWARD:
+    if not isinstance(value, int | float) or not abs(value) <= MAX_REWARD:
         raise InvalidInput.at(
             "reward", msg=f"must be a number from {-MAX_REWARD:g} to {MAX_REWARD:g}, or true or false"
         )
-    return number
+    return float(value)
 
 
 def checked_failure(reason: str) -> str:

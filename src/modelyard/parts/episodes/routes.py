@@ -16,6 +16,7 @@ from modelyard.http.listing import NAMESPACE, PAGING, page_class, requested_page
 from modelyard.http.message import Response, answering, json_response, problems_at
 from modelyard.http.route import Body, Parameter, Route, RouteCall, documented_route
 from modelyard.parts.episodes.handle import EpisodeGroupHandle
+from modelyard.parts.episodes.making import KEY_PREFIX
 from modelyard.parts.episodes.records import Episode, EpisodeState
 from modelyard.parts.episodes.tree import TreeTurn, sequences_of
 
@@ -28,13 +29,15 @@ _MODEL = Parameter("model", description="Only groups that train this model.")
 
 @attrs.frozen
 class NewEpisodeGroup:
-    """The body that makes a group. `deadline` is in seconds from now, `budget` in USD for each episode."""
+    """The body that makes a group. `deadline` is in seconds from now, `budget` in USD for each episode, `prefix` how
+    the keys begin."""
 
     name: str
     model: str
     size: int
     deadline: float = 3600.0
     budget: str | None = None
+    prefix: str = KEY_PREFIX
 
 
 @attrs.frozen
@@ -165,6 +168,7 @@ def create_episode_group(call: RouteCall) -> Response:
             size=body.size,
             deadline=timedelta(seconds=body.deadline),
             budget=body.budget,
+            prefix=body.prefix,
         )
     return json_response(_details(call, group))
 

@@ -13,7 +13,7 @@ from modelyard.domain.record import Order
 from modelyard.errors import Conflict, InvalidInput
 from modelyard.parts.episodes.environments import harbor_tasks, inspect_tasks, openenv_tasks, verifiers_tasks
 from modelyard.parts.episodes.handle import ROOT_URL, EpisodeGroupHandle, EpisodeHandle, checked_root, handles_of
-from modelyard.parts.episodes.making import NewEpisode, add_episode, budget_amount, check_deadline
+from modelyard.parts.episodes.making import KEY_PREFIX, NewEpisode, add_episode, budget_amount, check_deadline
 from modelyard.parts.episodes.records import Episode, EpisodeGroup
 from modelyard.parts.episodes.rewards import (
     as_it_is,
@@ -25,6 +25,7 @@ from modelyard.parts.episodes.rewards import (
 )
 from modelyard.parts.episodes.trajectories import episodes_of
 from modelyard.platform.checkpoints.lookup import named_model
+from modelyard.platform.keys.service import check_prefix
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.owned import remove_owned
 from modelyard.platform.paging import cursor_at, index_listing, listed_entity, listed_index
@@ -57,13 +58,14 @@ class Episodes:
         deadline: timedelta = DEADLINE,
         budget: Decimal | int | str | None = None,
         url: str = ROOT_URL,
+        prefix: str = KEY_PREFIX,
     ) -> EpisodeGroupHandle:
         """Make a group of `size` episodes that train `model`, each with a key of its own.
 
         The keys end when the group is closed or trained, and at the `deadline`: an episode that has no reward then has
         failed. `budget` is what each episode may spend, in USD. `url` is the address at which programs reach this
         platform, "http://127.0.0.1:8000" for a server there; by default one that is answered in process by
-        `intercept(platform, hosts=["modelyard.invalid"])`.
+        `intercept(platform, hosts=["modelyard.invalid"])`. `prefix` is how the keys begin, "tml-" for Tinker's client.
 
         A key asks for any model as usual. A name that no model has, such as the one that a program asks for by default,
         means the model that is trained. Raises `InvalidInput`, `NotFound`, `Forbidden`.
@@ -73,7 +75,8 @@ class Episodes:
             raise InvalidInput.at("size", msg=f"must be a whole number from 1 to {MAX_SIZE}")
         check_deadline(deadline)
         limit, now = None if budget is None else budget_amount(budget), self._runtime.clock.now()
-        made = [NewEpisode.drawn(self._runtime) for _ in range(size)]
+        check_prefix(prefix)
+        made = [NewEpisode.drawn(self._runtime, prefix) for _ in range(size)]
         group_id = self._runtime.ids()
 
         def step(tx: Tx) -> EpisodeGroup:
@@ -100,7 +103,8 @@ class Episodes:
 
         `task` is a function with its decorator `@task`, called with `arguments`, which are JSON. Each sample is a task,
         and its solver is the agent; the reward is its score, of the `scorer` of this name if it has several. Each
-        attempt is `inspect eval` on one sample, in a process of its own. Raises `InvalidInput`, `MissingExtra`.
+        attempt evaluates one sample once, in a process of its own, with the trained model in the place of the task's.
+        Raises `InvalidInput`, `MissingExtra`.
         """
         return inspect_tasks.environment_of(task, scorer, arguments)
 

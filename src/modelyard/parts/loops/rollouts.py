@@ -285,12 +285,12 @@ def _fail_open(tx: Tx, group_id: str, reason: str, now: datetime) -> None:
 
 def _said(error: BaseException) -> str:
     kind = error.code if isinstance(error, ModelyardError) else type(error).__name__
-    return _kept(f"{kind}: {error}")
+    return _kept(f"{kind}: {error}".rstrip(": "))
 
 
 def _kept(reason: str) -> str:
-    """Return a reason as every store can keep it."""
-    return reason.replace("\0", "").encode("utf-8", "replace").decode()[:MAX_FAILURE]
+    """Return a reason as a line that every store can keep."""
+    return " ".join(reason.replace("\0", "").encode("utf-8", "replace").decode().split())[:MAX_FAILURE]
 
 
 def rewards_itself(function: Callable[..., Any] | None) -> bool:

@@ -220,7 +220,7 @@ _LONGEST_ID = 40
 
 
 def check_prefix(prefix: str) -> str:
-    if not PREFIX.fullmatch(prefix):
+    if not isinstance(prefix, str) or not PREFIX.fullmatch(prefix):
         raise InvalidInput.at("prefix", msg="must be 1 to 8 letters, digits, dots, underscores or hyphens")
     return prefix
 

@@ -13,8 +13,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from modelyard.errors import InvalidInput
-from modelyard.formats.json import as_json
-from modelyard.parts.episodes.environments.processes import API_KEY, BASE_URL, answer, package, result_of
+from modelyard.parts.episodes.environments.processes import (
+    API_KEY,
+    BASE_URL,
+    answer,
+    object_of,
+    package,
+    refused,
+    result_of,
+)
 from modelyard.parts.episodes.handle import client_variables
 
 MODEL = "openai/episode"
@@ -28,25 +35,26 @@ def environment_of(
 ) -> dict[str, Any]:
     """Return task folders as `tasks`, and the `agent` that runs trials. Raises `InvalidInput`, `MissingExtra`."""
     kind, trial = package("harbor.models.task.task", "harbor").Task, package("harbor.models.trial.config", "harbor")
-    place = Path(folder).resolve()
-    found = [place] if (place / TASK_FILE).is_file() else sorted(one.parent for one in place.glob(f"*/{TASK_FILE}"))
+    with refused("folder", "is no path"):
+        place = Path(folder).resolve()
+        found = [place] if (place / TASK_FILE).is_file() else sorted(one.parent for one in place.glob(f"*/{TASK_FILE}"))
     if not found:
         raise InvalidInput.at("folder", msg=f"holds no task of Harbor: neither {TASK_FILE} nor folders with one")
-    how = {"agent": as_json(dict(agent), at=("agent",)), "environment": as_json(dict(environment), at=("environment",))}
+    how = {
+        "agent": object_of(agent, "agent", '{"name": "terminus-2"}'),
+        "environment": object_of(environment, "environment", '{"type": "docker"}'),
+    }
     if not how["agent"].get("name") and not how["agent"].get("import_path"):
         raise InvalidInput.at("agent", msg='names none; give {"name": ...} or {"import_path": ...}, as Harbor takes it')
     for name, config in (("agent", trial.AgentConfig), ("environment", trial.EnvironmentConfig)):
-        try:
+        with refused(name, "is none that Harbor takes"):
             config.model_validate(how[name])
-        except ValueError as error:
-            raise InvalidInput.at(name, msg=f"is none that Harbor takes: {' '.join(str(error).split())}") from error
+    if reward is not None and not isinstance(reward, str):
+        raise InvalidInput.at("reward", msg="must be the name of one of the verifier's rewards")
     tasks = []
     for one in found:
-        try:
+        with refused("folder", f"holds {one.name}, which Harbor does not read"):
             task = kind(one)
-        except (ValueError, OSError) as error:
-            msg = f"holds {one.name}, which Harbor does not read: {' '.join(str(error).split())}"
-            raise InvalidInput.at("folder", msg=msg) from error
         tasks.append({"task": task.name, "path": str(one), "instruction": task.instruction})
     return {"tasks": tasks, "agent": partial(attempt, trial=how, reward=reward)}
 

@@ -5,21 +5,20 @@ done. Of an environment with MCP tools, the model calls these. The reward is wha
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from http.client import HTTPException
 from typing import Any
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
 from modelyard.errors import InvalidInput
-from modelyard.formats.json import as_json
-from modelyard.parts.episodes.environments.processes import MODEL, package
+from modelyard.parts.episodes.environments.asking import asked, in_time
+from modelyard.parts.episodes.environments.processes import MODEL, line_of, object_of, package, refused
 
 CONNECT_SECONDS = 10
-CALL_SECONDS = 3600
-"""How long a call of the model may take; the loop's deadline comes first."""
-
+OURS = {"messages", "stream", "tools", "n"}  # of the options of a chat, what an attempt gives itself
+NO_ARGUMENTS = "The arguments are no JSON object."
 TOOL_FIELDS = {"tool_name", "arguments"}
-Messages = list[dict[str, Any]]
 
 
 def environment_of(
@@ -34,15 +33,22 @@ def environment_of(
     package("openenv.core", "openenv")
     if type(turns) is not int or turns < 1:
         raise InvalidInput.at("turns", msg="must be a whole number from 1")
-    if not resets:
-        raise InvalidInput.at("resets", msg='is empty; each is what the environment is reset with, such as {"seed": 1}')
+    listed = isinstance(resets, Iterable) and not isinstance(resets, str | Mapping)
+    tasks = [object_of(one, "resets", '{"seed": 1}') for one in resets] if listed else []
+    if not tasks:
+        msg = 'must list one or more; each is what the environment is reset with, such as [{"seed": 1}]'
+        raise InvalidInput.at("resets", msg=msg)
+    if taken := sorted(OURS & set(options)):
+        raise InvalidInput.at(taken[0], msg="is no option here, as each attempt gives its own")
     schema = _schema(url)
-    field = _action_field(schema["action"], action)
-    observed = schema["observation"].get("properties", {})
-    if observation is not None and observation not in observed and field is not None:
+    with refused("url", "has a schema that cannot be read"):
+        field, observed = _action_field(schema["action"], action), schema["observation"].get("properties", {})
+        known = observation is None or observation in observed or field is None
+    if not known:
         raise InvalidInput.at("observation", msg=f"is none of the observation's fields: {', '.join(observed)}")
-    how = {"url": url, "field": field, "observation": observation, "turns": turns, "options": as_json(dict(options))}
-    return {"tasks": [as_json(dict(one), at=("resets",)) for one in resets], "agent": partial(attempt, **how)}
+    given = object_of(options, "options", '{"max_tokens": 40}')
+    how: Any = {"url": url, "field": field, "observation": observation, "turns": turns, "options": given}
+    return {"tasks": tasks, "agent": partial(attempt, **how)}
 
 
 def attempt(
@@ -57,10 +63,9 @@ def attempt(
     options: Mapping[str, Any],
 ) -> float:
     """Play one session, and return the sum of its rewards. Raises RuntimeError if there is none."""
-    with package("openenv.core", "openenv").GenericEnvClient(base_url=url).sync() as env:
+    with in_time("the environment"), package("openenv.core", "openenv").GenericEnvClient(url).sync() as env:
         began = env.reset(**task)
-        seen = _text(began.observation, observation)
-        messages: Messages = [{"role": "user", "content": seen}] if seen else []
+        messages = [{"role": "user", "content": _text(began.observation, observation)}]
         body: dict[str, Any] = {"model": MODEL, **options}
         if field is None:
             body["tools"] = [_tool(one) for one in env.step({"type": "list_tools"}).observation["tools"]]
@@ -68,12 +73,15 @@ def attempt(
         for _ in range(turns):
             if done:
                 break
-            said = _asked(base_url, api_key, {**body, "messages": messages})
+            said = asked(base_url, api_key, {**body, "messages": messages})
             messages.append(said)
             steps = [*_steps(said, field)]
             if not steps:
                 break
             for call, action in steps:
+                if action is None:
+                    messages.append({"role": "tool", "tool_call_id": call, "content": NO_ARGUMENTS})
+                    continue
                 result = env.step(action)
                 rewards.append(result.reward)
                 done = done or result.done
@@ -86,31 +94,27 @@ def attempt(
     return sum(given)
 
 
-def _steps(said: Mapping[str, Any], field: str | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the actions of an answer, each with the id of its tool call."""
+def _steps(said: Mapping[str, Any], field: str | None) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Yield the actions of an answer, each with the id of its tool call; None for one whose arguments are no object."""
     if field is not None:
         yield "", {field: said.get("content") or ""}
         return
     for call in said.get("tool_calls") or ():
         function = call["function"]
-        arguments = json.loads(function["arguments"] or "{}")
-        yield call["id"], {"type": "call_tool", "tool_name": function["name"], "arguments": arguments}
-
-
-def _asked(base_url: str, api_key: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    headers = {"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"}
-    request = Request(f"{base_url}/chat/completions", json.dumps(body).encode(), headers)  # noqa: S310 - the loop's own
-    with urlopen(request, timeout=CALL_SECONDS) as answered:  # noqa: S310
-        message: dict[str, Any] = json.load(answered)["choices"][0]["message"]
-    return message
+        try:
+            arguments = json.loads(function["arguments"] or "{}")
+        except ValueError:
+            arguments = None
+        action = {"type": "call_tool", "tool_name": function["name"], "arguments": arguments}
+        yield call["id"], action if isinstance(arguments, dict) else None
 
 
 def _text(observed: Mapping[str, Any], field: str | None) -> str:
     """Return what the model reads of an observation: a field, or else all that is in it, as JSON."""
-    found: Any = observed if field is None else observed.get(field, observed)
-    if found is observed:
+    found: Any = None if field is None else observed.get(field)
+    if found is None:  # such as the result of a tool that failed
         found = {name: value for name, value in observed.items() if name != "metadata" and value not in (None, "")}
-    return found if isinstance(found, str) else json.dumps(found)
+    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,12 +124,14 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _schema(url: str) -> Mapping[str, Any]:
+    if not isinstance(url, str) or not url.startswith(("http://", "https://")):
+        raise InvalidInput.at("url", msg='must be the address of the server, such as "http://localhost:8000"')
     try:
         with urlopen(f"{url.rstrip('/')}/schema", timeout=CONNECT_SECONDS) as answered:  # noqa: S310
             schema: Mapping[str, Any] = json.load(answered)
             return {"action": schema["action"], "observation": schema["observation"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        msg = f"is no server of an OpenEnv environment that answers ({error}); start it, and give its address"
+    except (OSError, ValueError, KeyError, TypeError, HTTPException) as error:
+        msg = f"is no server of an OpenEnv environment that answers ({line_of(error)}); start it, and give its address"
         raise InvalidInput.at("url", msg=msg) from error
 
 

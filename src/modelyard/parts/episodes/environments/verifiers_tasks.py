@@ -11,9 +11,8 @@ from itertools import islice
 from typing import Any
 
 from modelyard.errors import InvalidInput
-from modelyard.formats.json import as_json
 from modelyard.parts.episodes.environments import processes
-from modelyard.parts.episodes.environments.processes import API_KEY, MODEL, package, result_of
+from modelyard.parts.episodes.environments.processes import API_KEY, MODEL, object_of, package, refused, result_of
 
 MOST_TASKS = 100_000
 
@@ -21,16 +20,14 @@ MOST_TASKS = 100_000
 def environment_of(environment: str | Mapping[str, Any], select: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `tasks` of an environment and the `agent` that plays them. Raises `InvalidInput`, `MissingExtra`."""
     vf = package("verifiers.v1", "verifiers")
-    given = as_json(
-        {"taskset": {"id": environment}} if isinstance(environment, str) else dict(environment), at=("environment",)
-    )
-    chosen = as_json(select, at=("select",))
-    try:
+    named = {"taskset": {"id": environment}} if isinstance(environment, str) else environment
+    given = object_of(named, "environment", '{"taskset": {"id": "desk-tasks"}}, or the id of a taskset')
+    with refused("select", "is none that verifiers takes"):
+        chosen = vf.SelectConfig(**object_of(select, "select", '{"limit": 100}'))
+    with refused("environment", "is none that verifiers can load"):
         loaded = vf.load_environment(vf.resolve_env_config(given))
-        taskset = loaded.taskset.select(vf.SelectConfig(**chosen))
+        taskset = loaded.taskset.select(chosen)
         found = [*islice(taskset, MOST_TASKS + 1)] if taskset.bounded else []
-    except (ValueError, TypeError, AttributeError, ImportError) as error:
-        raise InvalidInput.at("environment", msg=f"is none that verifiers can load: {_line(error)}") from error
     if not taskset.bounded or len(found) > MOST_TASKS:
         msg = f'has more than {MOST_TASKS} tasks, or no end of them; choose with select={{"limit": 100}}'
         raise InvalidInput.at("environment", msg=msg)
@@ -87,10 +84,6 @@ def _player(config: Any) -> str:
         msg = f"has agents {', '.join(agents)}; give all but the one that is trained a client of its own"
         raise InvalidInput.at("environment", msg=msg)
     return str(own[0])
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[: processes.MOST_SAID]
 
 
 if __name__ == "__main__":
