@@ -43,6 +43,7 @@ STANDARD: Sequence[Part] = (
     _standard("variants", "names"),
     _standard("review"),
     _standard("rollouts", "captures", "on_event", "upkeep"),
+    _standard("steering", "on_event"),
     _standard("uploads"),
     _standard("shares"),
     _standard("webhooks", "on_event", "upkeep"),

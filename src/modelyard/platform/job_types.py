@@ -66,7 +66,7 @@ class KindsOfJobs(JobTypes):
 
 def job_types_of(parts: Iterable[Part], tell: Callable[..., None] | None = None) -> JobTypes:
     """Return the kinds of jobs of the core and of these parts. `Runtime.tell` is told of each that ends."""
-    return KindsOfJobs({**_CORE, **{kind: load for part in parts for kind, load in part.job_types.items()}}, tell)
+    return KindsOfJobs({**CORE, **{kind: load for part in parts for kind, load in part.job_types.items()}}, tell)
 
 
 def _told(job_type: JobType, tell: Callable[..., None]) -> JobType:
@@ -123,7 +123,7 @@ def _training(kind: str) -> JobType:
     )
 
 
-_CORE: Mapping[str, Callable[[], JobType]] = {
+CORE: Mapping[str, Callable[[], JobType]] = {
     **{kind: partial(_training, kind) for kind in METHODS},
     JobKind.EVALUATE: partial(_evaluation, JobKind.EVALUATE),
     JobKind.RESCORE: partial(_evaluation, JobKind.RESCORE, lambda _, job: [(EvaluationRun, job.spec["source"])]),
