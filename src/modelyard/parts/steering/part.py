@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from modelyard.domain.job import Job, JobKind
-from modelyard.part import Part
+from modelyard.part import Command, DashboardPage, Part
 
 if TYPE_CHECKING:
     from modelyard.domain.record import Record
+    from modelyard.http.route import Route
     from modelyard.parts.steering.service import Steering
     from modelyard.platform.jobs.job_type import JobType
     from modelyard.platform.runtime import Runtime
     from modelyard.protocols import Tx
     from modelyard.stores.table_changes import SchemaChange
+
+
+_COMMANDS = "modelyard.parts.steering.commands"
 
 
 def _records() -> "Sequence[Record]":
@@ -43,6 +47,21 @@ def _evaluation() -> "JobType":
     return attrs.evolve(CORE[JobKind.EVALUATE](), run=calls(work, "evaluate"))
 
 
+def _routes() -> "Sequence[Route]":
+    from modelyard.parts.steering.routes import ROUTES
+
+    return ROUTES
+
+
+def _pages() -> "Sequence[DashboardPage]":
+    from modelyard.parts.steering import pages
+
+    return (
+        DashboardPage("GET", ("runs", "{run}", "steering"), pages.shown),
+        DashboardPage("POST", ("runs", "{run}", "steering"), pages.steer),
+    )
+
+
 def _on_event(runtime: "Runtime", tx: "Tx", event: Any) -> None:
     if isinstance(event, Job) and event.kind == JobKind.EVALUATE:
         from modelyard.parts.steering.work import on_end
@@ -57,4 +76,16 @@ PART = Part(
     resources={"evaluations.steering": _steering},
     job_types={JobKind.EVALUATE: _evaluation},
     on_event=_on_event,
+    routes={"operations": _routes},
+    pages=_pages,
+    commands={
+        "runs pause": Command("", f"{_COMMANDS}:pause", "Stop RUN after the rows under way, until it is resumed."),
+        "runs resume": Command("", f"{_COMMANDS}:resume", "Let RUN go on, which is paused."),
+        "runs requeue": Command(
+            "", f"{_COMMANDS}:requeue", "Ask the failed rows of RUN again, or those that --row names."
+        ),
+        "runs limits": Command("", f"{_COMMANDS}:limits", "Give RUN other limits while it runs."),
+        "runs add-rows": Command("", f"{_COMMANDS}:add_rows", "Add ROWS to RUN."),
+        "runs steering": Command("", f"{_COMMANDS}:steering", "List what was asked of RUN, by whom and when."),
+    },
 )

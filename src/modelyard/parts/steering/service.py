@@ -9,6 +9,7 @@ import attrs
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind, JobStatus, QueueState
+from modelyard.domain.record import Order
 from modelyard.errors import Conflict, InvalidInput, Problem, StoreError
 from modelyard.formats.jsonl import dump_row, in_chunks
 from modelyard.parts.steering.records import EarlierAnswer, SteeringAction, SteeringEntry
@@ -16,8 +17,9 @@ from modelyard.parts.steering.work import reopen, stored_rows
 from modelyard.platform.evaluations.input_rows import RowData, rows_given
 from modelyard.platform.evaluations.resume import check_portable, engine_jobs
 from modelyard.platform.evaluations.runs import find_run
+from modelyard.platform.evaluations.shards import last_jobs
 from modelyard.platform.evaluations.spec import limits_of
-from modelyard.platform.jobs.queue import announce, request_pause, resume_paused
+from modelyard.platform.jobs.queue import request_pause, resume_paused
 from modelyard.platform.listing import Listing
 from modelyard.platform.paging import cursor_at, index_listing, iter_index
 from modelyard.platform.runtime import Runtime
@@ -79,6 +81,13 @@ class Steering:
         A run that has failed has them when it is resumed. Raises `NotFound`, `InvalidInput`, TypeError for another
         name, and `Conflict` for a run that has completed or was cancelled.
         """
+        for name in limits:
+            if name not in LIMITS:
+                raise TypeError(f"change() got an unexpected keyword argument {name!r}; it takes {', '.join(LIMITS)}")
+        return self.change_limits(run_id, limits)
+
+    def change_limits(self, run_id: str, limits: Mapping[str, Any]) -> SteeringEntry:
+        """Give a run other limits as `change` does, by their names. Raises `InvalidInput` for another name, too."""
         _check_limits(limits)
 
         def step(tx: Tx, entry: SteeringEntry, jobs: Sequence[Job], file: str | None) -> SteeringEntry:
@@ -153,10 +162,10 @@ class Steering:
         found = self._runtime.store.read(lambda snapshot: [*iter_index(snapshot, SteeringEntry, "by_run", run_id)])
         return sorted(found, key=lambda one: one.id)
 
-    def earlier(self, run_id: str) -> Listing[EarlierAnswer]:
+    def earlier(self, run_id: str, *, order: Order = "asc") -> Listing[EarlierAnswer]:
         """List the answers of a run that were asked for again, by row and trial. Raises `NotFound`."""
         find_run(self._runtime, self._principal, run_id)
-        return index_listing(self._runtime, EarlierAnswer, "by_run", run_id, place=self._place)
+        return index_listing(self._runtime, EarlierAnswer, "by_run", run_id, place=self._place, order=order)
 
     def is_paused(self, run_id: str) -> bool:
         """Return whether a run is paused, or pauses after the rows under way. Raises `NotFound`."""
@@ -165,7 +174,7 @@ class Steering:
         def read(snapshot: Snapshot) -> bool:
             waits = iter_index(snapshot, SteeringEntry, "waiting", run_id, True)
             asked = any(one.action is SteeringAction.PAUSE for one in waits)
-            return asked or any(job.place is QueueState.PAUSED for job in engine_jobs(snapshot, run_id))
+            return asked or any(job.place is QueueState.PAUSED for job in last_jobs(snapshot, run_id))
 
         return self._runtime.store.read(read)
 
@@ -202,7 +211,7 @@ class Steering:
             self._runtime.ids(), found.entity, found.project, run_id, action, *who, self._runtime.clock.now()
         )
 
-        def asked(tx: Tx) -> tuple[SteeringEntry, list[Job]]:
+        def asked(tx: Tx) -> SteeringEntry:
             jobs = engine_jobs(tx, run_id)
             if tx.get(EvaluationRun, run_id).state is RunState.CANCELLED:
                 raise Conflict(f"evaluation run {run_id} was cancelled, and takes nothing more; start another one")
@@ -212,12 +221,9 @@ class Steering:
                 check_portable(job)
             made = step(tx, entry, jobs, file)
             tx.add(made)
-            return made, [job for job in engine_jobs(tx, run_id) if job.status is JobStatus.QUEUED]
+            return made
 
-        made, queued = self._runtime.store.transact(asked)
-        for job in queued:
-            announce(self._runtime, job, logged=False)
-        return made
+        return self._runtime.store.transact(asked)
 
     def _asked_of(self, entry: SteeringEntry, jobs: Sequence[Job]) -> SteeringEntry:
         """Return the entry as it waits for jobs; done at once if none is to do anything."""
@@ -247,9 +253,9 @@ def _with(spec: Mapping[str, Any], limits: Mapping[str, Any]) -> Mapping[str, An
 def _check_limits(limits: Mapping[str, Any]) -> None:
     if not limits:
         raise InvalidInput.at("limits", msg=f"name what is to change: {', '.join(LIMITS)}")
-    for name in limits:
-        if name not in LIMITS:
-            raise TypeError(f"change() got an unexpected keyword argument {name!r}; it takes {', '.join(LIMITS)}")
+    unknown = [Problem((name,), f"is no limit; there are {', '.join(LIMITS)}") for name in limits if name not in LIMITS]
+    if unknown:
+        raise InvalidInput(unknown)
     limits_of(limits, ())
 
 

@@ -224,6 +224,7 @@ def run(view: View) -> HtmlPage:
             else ()
         ),
         *((" · ", view.link("Labels", "reviews", run=found.id)) if "review" in dir(view.platform) else ()),
+        *((" · ", view.link("Steer", "runs", found.id, "steering")) if _is_steered(view, found) else ()),
     )
     words = notes(view, found.id, "runs", "runs", found.id)
     if found.state is RunState.RUNNING:
@@ -234,6 +235,10 @@ def run(view: View) -> HtmlPage:
     key = ("run", found.id, found.finished_at)
     report = view.part(key, lambda: size_of(view, found), lambda: _report(view, found), _stored(found))
     return HtmlPage(title, joined([links, words, report]), lead=_OF_RUN)
+
+
+def _is_steered(view: View, run: EvaluationRun) -> bool:
+    return "steering" in dir(view.platform.evaluations) and run.source_evaluation_run_id is None
 
 
 def _report(view: View, run: EvaluationRun) -> Html:
