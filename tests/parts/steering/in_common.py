@@ -5,8 +5,8 @@ from typing import Any
 from modelyard import Platform
 
 TABLES = {
-    "steering_entries": "",
-    "earlier_answers": "",
+    "steering_entries": "da8f6268b58c0115",
+    "earlier_answers": "82c6e9a32ef400b1",
 }
 
 KEYED = ("/v1/runs/{run}/steering",)
@@ -21,11 +21,13 @@ def fill(platform: Platform) -> None:
     platform.worker().run_until_idle()
     waits = platform.evaluations.submit("of-theirs", "echo", ROWS, "exact_match", project="of-theirs")
     platform.evaluations.steering.add_rows(waits.id, ROWS)
+    platform.evaluations.steering.pause(waits.id)
 
 
 def clear(platform: Platform) -> None:
     for run in [*platform.evaluations.runs.list(project="of-theirs")]:
         platform.evaluations.runs.delete([run.id], project="of-theirs")
+    platform.remove_orphans(0)  # the file of rows that waited to be added
 
 
 def record(yard: Any, platform: Platform) -> None:

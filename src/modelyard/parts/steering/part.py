@@ -1,9 +1,7 @@
 """Evaluations that run are steered: `platform.evaluations.steering`."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
-
-import attrs
 
 from modelyard.domain.job import Job, JobKind
 from modelyard.part import Command, DashboardPage, Part
@@ -12,7 +10,7 @@ if TYPE_CHECKING:
     from modelyard.domain.record import Record
     from modelyard.http.route import Route
     from modelyard.parts.steering.service import Steering
-    from modelyard.platform.jobs.job_type import JobType
+    from modelyard.platform.jobs.claims import ClaimedJob
     from modelyard.platform.runtime import Runtime
     from modelyard.protocols import Tx
     from modelyard.stores.table_changes import SchemaChange
@@ -39,12 +37,10 @@ def _steering() -> "type[Steering]":
     return resource
 
 
-def _evaluation() -> "JobType":
-    from modelyard.lazy import calls
-    from modelyard.parts.steering import work
-    from modelyard.platform.job_types import CORE
+def _evaluates(claimed: "ClaimedJob") -> "Generator[None, None, None]":
+    from modelyard.parts.steering.work import evaluate
 
-    return attrs.evolve(CORE[JobKind.EVALUATE](), run=calls(work, "evaluate"))
+    return evaluate(claimed)
 
 
 def _routes() -> "Sequence[Route]":
@@ -74,7 +70,7 @@ PART = Part(
     records=_records,
     changes=_changes,
     resources={"evaluations.steering": _steering},
-    job_types={JobKind.EVALUATE: _evaluation},
+    evaluates=_evaluates,
     on_event=_on_event,
     routes={"operations": _routes},
     pages=_pages,
@@ -85,7 +81,11 @@ PART = Part(
             "", f"{_COMMANDS}:requeue", "Ask the failed rows of RUN again, or those that --row names."
         ),
         "runs limits": Command("", f"{_COMMANDS}:limits", "Give RUN other limits while it runs."),
-        "runs add-rows": Command("", f"{_COMMANDS}:add_rows", "Add ROWS to RUN."),
+        "runs add-rows": Command(
+            "",
+            f"{_COMMANDS}:add_rows",
+            "Add ROWS to RUN: a file (.csv, else JSON Lines), or the reference of a dataset.",
+        ),
         "runs steering": Command("", f"{_COMMANDS}:steering", "List what was asked of RUN, by whom and when."),
     },
 )
