@@ -47,7 +47,6 @@ NO_TEXTS = {
     "TrainingRun": "settings of a training",
     "VariantMove": "the numbers of a gate",
     "WorkerRecord": "of the host's workers",
-    "SteeringEntry": "limits, and the numbers of rows",
 }
 """Classes with JSON or files that hold nothing that people wrote or models answered."""
 WRITTEN = {

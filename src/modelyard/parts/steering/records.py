@@ -81,6 +81,7 @@ RECORDS = (
         },
         artifacts=_files,
         erased_with={EvaluationRun: "by_run"},
+        texts=KEPT,
     ),
     Record(
         EarlierAnswer,
