@@ -217,6 +217,7 @@ TIES = {
     ("loops", "episodes"): "what an agent does in a round is episodes",
     ("loops", "server"): "agents call an application of WSGI",
     ("mcp", "docs"): "agents read the docs",
+    ("mcp", "steering"): "agents steer the runs that they may start",
     ("mcp", "traffic"): "secrets are found by its patterns",
     ("sweeps", "datasets"): "held-out rows are split from the others",
     ("sweeps", "reports"): "tables and plots are drawn with its elements",

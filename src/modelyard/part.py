@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from modelyard.http.interface import Interface
     from modelyard.http.message import Request, Response
     from modelyard.http.route import Route
+    from modelyard.platform.jobs.claims import ClaimedJob
     from modelyard.platform.jobs.job_type import JobType
     from modelyard.platform.platform import Platform
     from modelyard.platform.runtime import Runtime
@@ -243,7 +244,8 @@ class Part:
     on data of its own kind, with the arguments of `platform.training.submit`; None for other data.
     `names` returns what the part serves under a name that no model has; None for one that is not of its form. `prices`
     returns a `ServedModel` with the prices of a request, which may depend on its prompt and on the time. `remarks`
-    yields what the reports of a run, or of a baseline and a candidate, say besides, given the options of the report."""
+    yields what the reports of a run, or of a baseline and a candidate, say besides, given the options of the report.
+    `evaluates` does the work of evaluations in the place of `platform.evaluations.job.evaluate`, as `JobType.run`."""
 
     name: str
     records: "Callable[[], Sequence[Record]]" = tuple
@@ -271,6 +273,7 @@ class Part:
     names: "Callable[[Runtime, Snapshot, Principal, str], Named | None] | None" = None
     prices: "Callable[[Runtime, Snapshot, Any], Any] | None" = None
     remarks: "Callable[[Runtime, Sequence[EvaluationRun], Mapping[str, Any]], Iterable[str]] | None" = None
+    evaluates: "Callable[[ClaimedJob], Generator[None, None, None]] | None" = None
 
 
 def standard_parts() -> Sequence[Part]:

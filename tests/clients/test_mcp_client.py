@@ -25,7 +25,7 @@ READING = {
     *("models", "checkpoints", "jobs", "job", "job_events", "job_metrics", "runs", "run", "run_rows", "compare_runs"),
     *("usage", "catalogue", "docs"),
 }
-ACTING = {"evaluate", "create_model", "train", "promote", "roll_back"}
+ACTING = {"evaluate", "steer", "create_model", "train", "promote", "roll_back"}
 
 
 @pytest.fixture

@@ -187,6 +187,7 @@ def _of_runs(acme: Platform) -> Iterator[str]:
     for run in (*runs[:2], *failed):
         yield f"runs/{run.id}"
         yield f"runs/{run.id}/rows"
+        yield f"runs/{run.id}/steering"
         yield f"runs/{run.id}/by?field=expected" if run not in failed else f"runs/{run.id}/by"
     if len(runs) > 1:
         after, before = runs[:2]

@@ -22,6 +22,7 @@ from modelyard.parts.review.service import Reviews
 from modelyard.parts.rollouts.service import RollOut, StagedRollouts
 from modelyard.parts.routers.service import Routers
 from modelyard.parts.shares.service import Shares
+from modelyard.parts.steering.service import Steering
 from modelyard.parts.sweeps.service import StartSweep, Sweeps
 from modelyard.parts.tinker.service import TrainingRuns
 from modelyard.parts.torch.exports.imported import ImportAdapter
@@ -148,3 +149,5 @@ class EvaluationsMembers:
     """Return runs as a data frame."""
     inspect: InspectLogs
     """Runs from logs of Inspect, and logs of runs."""
+    steering: Steering
+    """Runs that are steered while they run, with an audit."""

@@ -6,7 +6,7 @@ from importlib import import_module
 from modelyard.lazy import deferred
 from modelyard.part import Part
 
-_HOOKS = ("engine", "on_event", "upkeep", "captures", "submits", "names", "prices")
+_HOOKS = ("engine", "on_event", "upkeep", "captures", "submits", "names", "prices", "evaluates")
 
 
 def _standard(name: str, *has: str) -> Part:
@@ -45,6 +45,7 @@ STANDARD: Sequence[Part] = (
     _standard("improve"),
     _standard("rollouts", "captures", "on_event", "upkeep"),
     _standard("what_if"),
+    _standard("steering", "on_event", "evaluates"),
     _standard("uploads"),
     _standard("shares"),
     _standard("webhooks", "on_event", "upkeep"),

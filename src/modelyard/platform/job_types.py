@@ -1,7 +1,8 @@
 """The kinds of jobs, as the queue knows them. Each is loaded when the queue first asks for it."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import attrs
 
@@ -64,9 +65,12 @@ class KindsOfJobs(JobTypes):
         return len(self._known)
 
 
-def job_types_of(parts: Iterable[Part], tell: Callable[..., None] | None = None) -> JobTypes:
+def job_types_of(parts: Sequence[Part], tell: Callable[..., None] | None = None) -> JobTypes:
     """Return the kinds of jobs of the core and of these parts. `Runtime.tell` is told of each that ends."""
-    return KindsOfJobs({**_CORE, **{kind: load for part in parts for kind, load in part.job_types.items()}}, tell)
+    known = {**_CORE, **{kind: load for part in parts for kind, load in part.job_types.items()}}
+    for run in (part.evaluates for part in parts if part.evaluates is not None):
+        known[JobKind.EVALUATE] = partial(_evaluation, JobKind.EVALUATE, run=run)
+    return KindsOfJobs(known, tell)
 
 
 def _told(job_type: JobType, tell: Callable[..., None]) -> JobType:
@@ -82,10 +86,13 @@ def _trains(kind: str, runtime: Runtime, base_model: str) -> bool:
     return any(kind in trainer.methods(base_model) for trainer in runtime.trainers)
 
 
-def _evaluation(kind: str, reads: Reads = nothing) -> JobType:
+_EVALUATE = calls(evaluation_job, "evaluate")
+
+
+def _evaluation(kind: str, reads: Reads = nothing, run: Any = _EVALUATE) -> JobType:
     return JobType(
         kind,
-        calls(evaluation_job, "evaluate"),
+        run,
         "evaluation_ended",
         "evaluation_failed",
         calls(shards, "end_run"),

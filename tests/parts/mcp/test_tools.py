@@ -207,6 +207,20 @@ def test_an_act_that_is_not_allowed_is_not_there(yard: Platform) -> None:
     assert refusal(yard, "train", READS, method="sft", model="m", data="d").startswith("there is no tool 'train'")
 
 
+def test_a_run_is_steered(yard: Platform) -> None:
+    run = yard.evaluations.submit("quiz", "echo", rows(3), "exact_match").id
+    assert answer(yard, "steer", run=run, action="pause")["done"]
+    found = answer(yard, "steer", run=run, action="limits", limits={"concurrency": 2})
+    assert (found["changed"], found["done"]) == ({"concurrency": [8, 2]}, False)
+    assert answer(yard, "steer", run=run, action="resume")["done"]
+    yard.worker().run_until_idle()
+    assert answer(yard, "steer", run=run, action="requeue", indices=[1])["run"] == run
+    yard.worker().run_until_idle()
+    assert yard.evaluations.runs.get(run).state == "completed"
+    assert "is no limit" in refusal(yard, "steer", run=run, action="limits", limits={"shards": 2})
+    assert "file" in refusal(yard, "steer", run=run, action="rows", rows="./nope.jsonl")
+
+
 def test_acts_are_refused_as_in_python(yard: Platform) -> None:
     yard.models.create("support", project="desk", base_model="tabular-mini")
     assert "not found" in refusal(yard, "evaluate", evaluation="quiz", model="echo")

@@ -15,6 +15,7 @@ from modelyard.formats.constraints import Within
 from modelyard.http.body_schemas import JsonSchema, Schemas
 from modelyard.parts.docs.command import matching, unknown
 from modelyard.parts.docs.pages import pages
+from modelyard.parts.steering.service import Steering
 from modelyard.platform.listing import Listing
 from modelyard.platform.models.promotion import PROD
 from modelyard.platform.platform import Platform
@@ -155,6 +156,17 @@ class DoEvaluate:
     project: str | None = _said("The project.")
     trials: int | None = _said("How often each row is answered.")
     options: Mapping[str, Any] = _said("More of the run or its completions, such as temperature.", {})
+
+
+@attrs.frozen(kw_only=True)
+class DoSteer:
+    """A run that workers evaluate, and what is asked of it."""
+
+    run: str = _needed("An id, its last characters, an evaluation whose newest run it is, or EVALUATION@MODEL.")
+    action: Literal["pause", "resume", "requeue", "limits", "rows"] = _needed("What to do.")
+    indices: tuple[int, ...] | None = _said("To requeue these rows, not those that have failed.")
+    limits: Mapping[str, Any] = _said("concurrency, scorer_concurrency, timeout, retries or error_budget.", {})
+    rows: str | None = _said("A file of rows (.csv, else JSON Lines) or a dataset, to add.")
 
 
 @attrs.frozen(kw_only=True)
@@ -338,6 +350,20 @@ def evaluate(platform: Platform, asked: DoEvaluate) -> Answer:
     return {"run": made.id, "state": made.state}
 
 
+def steer(platform: Platform, asked: DoSteer) -> Answer:
+    """Pause or resume a run, give it other limits or more rows, or ask rows again; a worker does it."""
+    steering, run = platform.part(Steering), run_named(platform, asked.run).id
+    if asked.action == "requeue":
+        made = steering.requeue(run, asked.indices)
+    elif asked.action == "limits":
+        made = steering.change_limits(run, asked.limits)
+    elif asked.action == "rows":
+        made = steering.add_rows(run, asked.rows or ())
+    else:
+        made = steering.pause(run) if asked.action == "pause" else steering.resume(run)
+    return {"run": run, "action": made.action, "changed": dict(made.changed), "done": made.applied_at is not None}
+
+
 def create_model(platform: Platform, asked: DoCreate) -> Answer:
     """Make a trainable model of a base model."""
     place, _, name = asked.model.rpartition("/")
@@ -407,6 +433,7 @@ TOOLS = (
     AgentTool(catalogue, Paged),
     AgentTool(docs, AskDocs),
     AgentTool(evaluate, DoEvaluate, "evaluate"),
+    AgentTool(steer, DoSteer, "evaluate"),
     AgentTool(create_model, DoCreate, "train"),
     AgentTool(train, DoTrain, "train"),
     AgentTool(promote, DoPromote, "promote"),

@@ -47,7 +47,9 @@ PART = Part(
         ),
         "keys": Command(_WHO, "modelyard.parts.operating.key_commands:keys", "Manage API keys."),
         "train": Command(
-            "Work", "modelyard.parts.operating.train_commands:train", "Train a model: sft, rl, dpo, distill, import."
+            "Work",
+            "modelyard.parts.operating.train_commands:train",
+            "Train MODEL ([entity/]project/name, or an id) on DATA, a file or the URL of a dataset.",
         ),
         "usage": Command(
             _WHO,

@@ -47,7 +47,8 @@ def erase_entity(runtime: Runtime, entity: str, keep_ledger: bool = False) -> in
         for model in found:
             models.delete(model.id)
     kept = (LedgerEntry, UsageTotal) if keep_ledger else ()
-    for record in runtime.records:
+    files_first = sorted(runtime.records, key=lambda one: not (one.erased_with and one.artifacts))
+    for record in files_first:  # what is erased with another record leaves its files
         if "by_entity" in record.indexes and record.cls not in kept:
             removed += _erase_all(runtime, record, entity)
     runtime.store.sync()

@@ -224,6 +224,7 @@ def run(view: View) -> HtmlPage:
             else ()
         ),
         *((" · ", view.link("Labels", "reviews", run=found.id)) if "review" in dir(view.platform) else ()),
+        *((" · ", view.link("Steer", "runs", found.id, "steering")) if _is_steered(view, found) else ()),
     )
     words = notes(view, found.id, "runs", "runs", found.id)
     if found.state is RunState.RUNNING:
@@ -240,6 +241,10 @@ def _remarks(view: View, *runs: EvaluationRun) -> list[Html]:
     """Show what parts say, which is not kept: what people say of rows changes it. Of long runs, with the report."""
     later = view.later(lambda: size_of(view, *runs))
     return [] if later else remarks_of(view.platform.evaluations.remarks(*runs))
+
+
+def _is_steered(view: View, run: EvaluationRun) -> bool:
+    return "steering" in dir(view.platform.evaluations) and run.source_evaluation_run_id is None
 
 
 def _report(view: View, run: EvaluationRun) -> Html:
