@@ -195,9 +195,10 @@ def asked_models(runtime: Runtime, principal: Principal, scorer: str) -> AskedMo
     with suppress(ModelyardError):
         data = Objects(runtime, principal).resolve(ObjectKind.SCORER, scorer).content.get("scorer")
         if ref is not None and isinstance(data, Mapping):
+            theirs = attrs.evolve(principal, entity=ref.entity)  # names mean what they do there, whoever asks
             for one in judges_of(rule_of(data)):
-                found[one.model] = _meant(runtime, principal, one, (ref.entity, ref.project))
-                times += meanings.since(runtime, principal, one.model, found[one.model])
+                found[one.model] = _meant(runtime, theirs, one, (ref.entity, ref.project))
+                times += meanings.since(runtime, theirs, one.model, found[one.model])
     return AskedModels(found, max(times, default=None))
 
 
