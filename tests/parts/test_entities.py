@@ -25,6 +25,7 @@ CHOOSING = (
     ("review", "list"),
     ("rollouts", "list"),
     ("variants", "list"),
+    ("watches", "list"),
     ("webhooks", "dead"),
     ("webhooks", "list"),
     ("webhooks", "add", "https://example.com/hook"),
