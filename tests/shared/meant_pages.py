@@ -29,6 +29,7 @@ MEANT = {
     "inspect logs": "how-to/evaluate",
     "human labels": "how-to/check-a-judge",
     "kappa": "how-to/check-a-judge",
+    "online evaluation": "how-to/check-a-judge",
     "github actions": "how-to/gate-changes-in-ci",
     "langfuse": "how-to/use-the-trace-client",
     "webhook": "how-to/receive-webhooks",

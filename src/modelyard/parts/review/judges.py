@@ -83,7 +83,7 @@ class JudgedRows:
 
     @property
     def clustered(self) -> bool:
-        """Whether rows go together."""
+        """Whether some rows go together with others."""
         return any(row.cluster for row in self.rows.values())
 
     @cached_property
@@ -203,7 +203,7 @@ def asked_models(runtime: Runtime, principal: Principal, scorer: str) -> AskedMo
 
 
 def judges_of(rule: DeclarativeScorer) -> Iterator[LlmJudge]:
-    """Yield the judges that a scorer asks."""
+    """Yield the judges that a scorer asks, also those in its parts."""
     if isinstance(rule, LlmJudge):
         yield rule
     elif isinstance(rule, Combined):
