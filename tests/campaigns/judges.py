@@ -15,13 +15,15 @@ import argparse
 import sys
 from collections.abc import Callable
 from itertools import product
+from statistics import NormalDist
+from typing import Any
 
 import attrs
 import numpy as np
 
 from modelyard.domain.evaluation.statistics import Interval, describe, difference_interval, rate_interval
 from modelyard.parts.review.agreement import Confusion
-from modelyard.parts.review.corrected import Corrected, of_few_values, of_numbers, of_other_rows
+from modelyard.parts.review.corrected import Corrected, DesignedRow, of_design, of_few_values, of_numbers, of_other_rows
 
 BOUNDS = 0.94, 0.96
 AT_LEAST = 0.94, 1.0
@@ -78,6 +80,55 @@ def numbers(rows: int, labels: int, low: float, high: float, random: np.random.G
     return middle, found, Interval(judge.mean() - reach, judge.mean() + reach)
 
 
+def _conversations(rows: int, random: np.random.Generator) -> tuple[Any, Any]:
+    """The conversation of each row, 1 to 9 rows each, and how good each conversation is, of a normal distribution."""
+    sizes = random.integers(1, 10, rows)
+    of = np.repeat(np.arange(rows), sizes)[:rows]
+    return of, random.normal(0, 1, rows)[of]
+
+
+def _judged(
+    rows: int, labels: int, low: float, high: float, random: np.random.Generator, strata: bool, together: bool
+) -> World:
+    """Yes or no: rows of a conversation are alike, and so are the judge's errors on them; people label rows at random,
+    or as many of each thing that the judge says."""
+    middle, alike = random.uniform(low, high), random.uniform(0.3, 1.0) if together else 0.0
+    right, wrong = random.uniform(*SKILL), random.uniform(*SKILL)
+    of, good = _conversations(rows, random)
+    truth = middle + alike * good + random.normal(0, 1, rows) > 0
+    harsh = random.normal(0, 1, rows)
+    sharp = 0.8 * random.normal(0, 1, rows) + 0.6 * (harsh[of] if together else harsh)
+    limit = NormalDist().inv_cdf
+    judge = np.where(truth, sharp < limit(right), sharp > limit(wrong)).astype(float)
+    if strata:
+        each = [random.permutation(np.flatnonzero(judge == value))[: labels // 2] for value in (0.0, 1.0)]
+        chosen = np.concatenate(each)
+    else:
+        chosen = random.permutation(rows)[:labels]
+    said = {int(at): float(truth[at]) for at in chosen}
+    designed = [
+        DesignedRow(float(judge[at]), int(of[at]) if together else at, float(judge[at]) if strata else 0, said.get(at))
+        for at in range(rows)
+    ]
+    rate = NormalDist().cdf(middle / (1 + alike**2) ** 0.5)
+    return rate, of_design(designed, 0.95, (0.0, 1.0)), rate_interval(float(judge.mean()), rows)
+
+
+def conversations(*of: Any) -> World:
+    """Rows of conversations, labelled at random."""
+    return _judged(*of, strata=False, together=True)
+
+
+def by_score(*of: Any) -> World:
+    """As many rows labelled of each thing that the judge says."""
+    return _judged(*of, strata=True, together=False)
+
+
+def both(*of: Any) -> World:
+    """Rows of conversations, as many labelled of each thing that the judge says."""
+    return _judged(*of, strata=True, together=True)
+
+
 @attrs.frozen
 class Kind:
     """Worlds of one kind. `bounds` are those of the coverage."""
@@ -97,11 +148,15 @@ KINDS = (
     Kind("difference", differences, 0.05, 0.4),
     Kind("small difference", differences, 0.0, 0.05, AT_LEAST),
     Kind("scores of 1 to 5", numbers, 2.5, 4.0),
+    Kind("conversations", conversations, -0.8, 0.8),
+    Kind("by score", by_score, -1.3, 1.3),
+    Kind("conversations by score", both, -0.8, 0.8),
 )
 SIZES = ((200, 20), (200, 50), (1000, 30), (1000, 100), (5000, 300))
 """How many rows there are, and how many of them are labelled."""
 
-SHORT = [((1000, 30), kind) for kind in KINDS if kind.name in ("rate", "rate near 0", "difference")]
+IN_SHORT = ("rate", "rate near 0", "difference", "conversations", "by score", "conversations by score")
+SHORT = [((1000, 30), kind) for kind in KINDS if kind.name in IN_SHORT]
 
 
 def covered(kind: Kind, size: tuple[int, int], worlds: int, seed: int, sabotage: bool) -> tuple[float, float]:
@@ -122,7 +177,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--worlds", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sabotage", action="store_true")
-    parser.add_argument("--short", action="store_true", help="Three of the lines.")
+    parser.add_argument("--short", action="store_true", help="Some of the lines.")
     asked = parser.parse_args(arguments)
     failed = False
     for size, kind in SHORT if asked.short else product(SIZES, KINDS):

@@ -27,6 +27,7 @@ CHOOSING = (
     ("variants", "list"),
     ("what-if", "list"),
     ("what-if", "ask", "echo", "--estimate"),
+    ("watches", "list"),
     ("webhooks", "dead"),
     ("webhooks", "list"),
     ("webhooks", "add", "https://example.com/hook"),

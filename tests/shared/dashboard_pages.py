@@ -21,11 +21,12 @@ LONG = "word " * 2000
 LONG_NAME = "answersquestionsaboutparcelsandinvoicesinplainwords" * 2
 """A name without a place to break it; the names of a sweep's trials are as long as a name may be."""
 LONG_PROJECT = "p" * 128
+JUDGE = {"type": "llm_judge", "model": "echo", "prompt": "{output}", "name": "w" * 64}
 PLACE: Any = {"project": "bots", "entity": "acme"}
 ROWS = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello there"}]}] * 12
 
 LISTS = ("", "jobs", "models", "runs", "tinker", "traces", "usage", "keys", "catalogue", "api")
-OF_PARTS = ("comparisons", "episodes", "reviews", "rollouts", "sweeps", "variants", "webhooks", "what-ifs")
+OF_PARTS = ("comparisons", "episodes", "reviews", "rollouts", "sweeps", "variants", "watches", "webhooks", "what-ifs")
 FIRST = (
     *LISTS,
     *OF_PARTS,
@@ -100,6 +101,9 @@ def _labelled(acme: Platform, note: str) -> None:
         for person in people:
             for row in range(4):
                 acme.review.label(review.id, person, row, row % 2 == len(person) % 2, note[:60])
+    watch = acme.review.watches.start("echo", JUDGE, share=1.0, purse=10**6)
+    acme.chat.complete(model="echo", messages=f"yes {note}", store=True)
+    acme.review.watches.look(watch.id)
 
 
 def _that_fail(platform: Platform, acme: Platform) -> None:
@@ -175,6 +179,8 @@ def addresses(platform: Platform, entity: str = "acme") -> Iterator[str]:
         yield f"reviews/{review.id}/results?person=ann"
         yield f"reviews/{review.id}/label?person=ann"
         yield f"reviews/{review.id}/label?person=eve&row=1"
+    for watch in acme.review.watches.list():
+        yield f"watches/{watch.id}"
     for variant in acme.variants.list():
         yield f"variants/{variant.id}"
         yield f"variants/{variant.id}/{variant.last_number}"

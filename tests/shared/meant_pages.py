@@ -34,6 +34,7 @@ MEANT = {
     "what if": "how-to/ask-last-weeks-traffic",
     "human labels": "how-to/check-a-judge",
     "kappa": "how-to/check-a-judge",
+    "online evaluation": "how-to/check-a-judge",
     "github actions": "how-to/gate-changes-in-ci",
     "langfuse": "how-to/use-the-trace-client",
     "webhook": "how-to/receive-webhooks",

@@ -85,6 +85,40 @@ def test_a_judge_that_changed_is_named_in_the_report() -> None:
         assert said in str(changed)
 
 
+def test_every_door_says_that_a_judge_which_changed_is_not_checked(tmp_path: Path) -> None:
+    judge = {"type": "llm_judge", "model": "variants/default/critic@prod", "prompt": "{output}"}
+    path = str(tmp_path / "yard.db")
+    store = ["--store", path]
+    with open_platform(path, entity="acme") as platform:
+        for words in ("yes {x}", "yes! {x}"):
+            platform.variants.publish("default/critic", model="echo", template=words)
+        platform.variants.promote("default/critic", 1)
+        run = platform.evaluations.run("quiz", "echo", ROWS, {"judge": judge}).run.id
+        review = platform.review.start(run, rows=4)
+        for row in platform.review.rows(review.id, "ann"):
+            platform.review.label(review.id, "ann", row.place, True)
+        client, reader, two = client_of(platform), Reader(platform), {"baseline": run, "candidate": run}
+        assert client.ok("GET", "/v1/judged/estimate", query={"run": run})["check"]["checked"]
+        platform.variants.promote("default/critic", 2)
+        found = client.ok("GET", "/v1/judged/estimate", query={"run": run})
+        assert (found["check"]["checked"], found["low"]) == (False, None)
+        reason = found["check"]["reason"]
+        assert "its model has changed" in reason
+        compared = client.ok("GET", "/v1/judged/comparison", query=two)
+        assert compared["verdict"] == "the judge is not checked"
+        for page in (
+            f"runs/{run}",
+            f"compare?baseline={run}&candidate={run}",
+            f"reviews/{review.id}/results?person=ann",
+        ):
+            assert reason in reader.page(page)
+        assert reason in str(platform.evaluations.result(run))
+    assert reason in CliRunner().invoke(main, ["review", "estimate", run, *store]).output
+    assert reason in CliRunner().invoke(main, ["runs", "show", run, *store]).output
+    gate = CliRunner().invoke(main, ["review", "compare", run, run, "--not-worse", *store])
+    assert (gate.exit_code, "the judge is not checked" in gate.output) == (1, True)
+
+
 def test_without_labels_a_report_says_nothing_of_them() -> None:
     with open_platform() as platform:
         run = platform.evaluations.run("quiz", "echo", ROWS)

@@ -453,10 +453,7 @@ def test_one_row_is_read_alone(platform: Platform) -> None:
             platform.review.row(review.id, "ann", wrong)
 
 
-def test_trials_and_unfinished_runs_are_refused(platform: Platform) -> None:
-    run = platform.evaluations.run("quiz", answers, rows(3), judge, trials=2)
-    with pytest.raises(InvalidInput, match="several trials"):
-        platform.review.start(run)
+def test_unfinished_runs_are_refused(platform: Platform) -> None:
     queued = platform.evaluations.submit("quiz", "echo", [{"prompt": "x", "expected": "x"}])
     with pytest.raises(Conflict, match="label completed runs"):
         platform.review.start(queued)

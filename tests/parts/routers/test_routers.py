@@ -1,6 +1,7 @@
 """Prices by the length of the prompt and by the hour: in the ledger, in budgets, and as routers read them."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -10,10 +11,13 @@ from typing import Any
 import attrs
 import jsonschema
 import pytest
-from hypothesis import given
+from click.testing import CliRunner
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batch_files import asking, uploaded
 from modelyard import Platform, Pricing, Principal, Scope, open_platform
+from modelyard.cli import main
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.errors import BudgetExceeded, Forbidden, InvalidInput, ModelNotFound
 from modelyard.parts.routers.document import listing
@@ -204,6 +208,68 @@ def test_ledger_budget_and_listing_say_what_a_plain_reference_says(
         assert read(entries, tokens, minute) == expected[kind]
         windows = [(entry.get("utc_start"), entry.get("utc_end")) for entry in entries]
         assert len(set(windows)) == len(windows)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(rules(), max_size=4), st.integers(0, 24 * 60 - 1), st.lists(st.integers(1, 8), min_size=1, max_size=3))
+def test_each_door_books_what_a_plain_reference_says(every: list[PriceRule], minute: int, lengths: list[int]) -> None:
+    """Whole and streamed answers, embeddings of one text and of several, and batches."""
+    with open_platform(clock=ManualClock(MIDNIGHT + timedelta(minutes=minute))) as platform:
+        entry = attrs.evolve(platform.catalogue.get("echo"), id="parrot", pricing=BASE)
+        platform.catalogue.register(entry, answers_as="echo")
+        platform.routers.set("parrot", every)
+
+        def price(prompt: int, completion: int) -> Decimal:
+            named = {kind: reference(every, kind, prompt, minute) for kind in ("prompt", "completion")}
+            return Decimal("0.5") + prompt * named["prompt"] + completion * named["completion"]
+
+        texts = [" ".join(["word"] * length) for length in lengths]
+        expected = [price(length, length) for length in lengths] * 3
+        for text in texts:
+            platform.chat.complete(model="parrot", messages=text)
+            list(platform.chat.stream(model="parrot", messages=text))
+        batch = uploaded(platform, [asking(str(at), text, model="parrot") for at, text in enumerate(texts)])
+        platform.compat.batches.create(batch)
+        platform.worker().run_until_idle()
+        assert sorted(costs(platform)) == sorted(expected)
+        platform.embeddings.create(model="parrot", input=texts)
+        platform.embeddings.create(model="parrot", input=texts[:1])
+        more = Counter(costs(platform))
+        more.subtract(expected)
+        assert +more == Counter([price(sum(lengths), 0), price(lengths[0], 0)])
+
+
+# ---- on the command line
+
+
+def test_rules_are_set_shown_and_removed_on_the_command_line(tmp_path: Path) -> None:
+    store = ["--store", str(tmp_path / "yard.db")]
+    open_platform(str(tmp_path / "yard.db")).close()
+
+    def say(*words: str, code: int = 0) -> str:
+        found = CliRunner().invoke(main, ["routers", *words, *store])
+        assert found.exit_code == code, found.output
+        return found.output
+
+    rule = {"from_prompt_tokens": 5, "prompt": "0.004"}
+    night = {"utc_start": "22:00", "utc_end": "06:00"}
+    exact = json.dumps(night)[:-1] + ', "completion": 0.000005}'  # a number is read as it is written
+    given_rules = ["--rule", json.dumps(rule), "--rule", exact]
+    said = say("set", "echo", *given_rules, "--not-ready", "--capacity", "requests_per_minute=600")
+    assert "requests_per_minute" in said
+    shown = json.loads(say("show", "echo", "--json"))
+    assert shown == {
+        "model": "echo",
+        "is_ready": False,
+        "rules": [rule, {**night, "completion": "0.000005"}],
+        "capacity": {"requests_per_minute": 600},
+    }
+    assert "rules.0: must set one of" in say("set", "echo", "--rule", '{"from_prompt_tokens": 5}', code=1)
+    assert "is not like" in say("set", "echo", "--rule", "5", code=2)
+    assert "is not like requests_per_minute=600" in say("set", "echo", "--capacity", "much", code=2)
+    assert "did you mean 'echo'" in say("show", "ehco", code=1)
+    say("remove", "echo")
+    assert json.loads(say("show", "echo", "--json"))["rules"] == []
 
 
 # ---- as routers read it

@@ -7,21 +7,26 @@ computed is None, never 0: an agreement of nothing, or beyond chance if chance a
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import product
 
 import attrs
 
-from modelyard.domain.evaluation.statistics import CONFIDENCE, Interval, wilson
+from modelyard.domain.evaluation.statistics import CONFIDENCE, Interval, rate_interval
 
 Ratings = Sequence[Sequence[float]]
 
 
-def cohen_kappa(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
-    """Return Cohen's kappa (1960) of two raters, given what each of them said of the same things."""
+def cohen_kappa(pairs: Sequence[tuple[Hashable, Hashable]], weights: Sequence[float] = ()) -> float | None:
+    """Return Cohen's kappa (1960) of two raters, given what each of them said of the same things, perhaps with how much
+    each thing weighs."""
     if not pairs:
         return None
-    count = len(pairs)
-    one, other = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
-    observed = sum(a == b for a, b in pairs) / count
+    given = weights or [1] * len(pairs)
+    count, one, other = sum(given), Counter[Hashable](), Counter[Hashable]()
+    for (a, b), weight in zip(pairs, given, strict=True):
+        one[a] += weight  # type: ignore[assignment]
+        other[b] += weight  # type: ignore[assignment]
+    observed = sum(weight for (a, b), weight in zip(pairs, given, strict=True) if a == b) / count
     return _beyond(observed, sum(one[value] * other[value] for value in one) / count**2)
 
 
@@ -76,24 +81,26 @@ def _disagreement(values: Counter[float], apart: Callable[[float, float], float]
 class Confusion:
     """How often a judge says yes or no where people say yes or no. The first word is the judge's."""
 
-    yes_yes: int = 0
-    yes_no: int = 0
-    no_yes: int = 0
-    no_no: int = 0
+    yes_yes: float = 0
+    yes_no: float = 0
+    no_yes: float = 0
+    no_no: float = 0
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[bool, bool]]) -> "Confusion":
-        """Count pairs of what a judge and what people say."""
-        found = Counter((bool(judge), bool(people)) for judge, people in pairs)
-        return cls(found[True, True], found[True, False], found[False, True], found[False, False])
+    def of(cls, pairs: Sequence[tuple[bool, bool]], weights: Sequence[float] = ()) -> "Confusion":
+        """Count pairs of what a judge and what people say, perhaps with how much each weighs."""
+        found = dict.fromkeys(product((True, False), repeat=2), 0.0)
+        for (judge, people), weight in zip(pairs, weights or [1] * len(pairs), strict=True):
+            found[bool(judge), bool(people)] += weight
+        return cls(*found.values())
 
     @property
-    def yes(self) -> int:
+    def yes(self) -> float:
         """How many things are right, as people say."""
         return self.yes_yes + self.no_yes
 
     @property
-    def no(self) -> int:
+    def no(self) -> float:
         """How many things are wrong, as people say."""
         return self.no_no + self.yes_no
 
@@ -109,11 +116,11 @@ class Confusion:
 
     def sensitivity_interval(self, confidence: float = CONFIDENCE) -> Interval | None:
         """Return Wilson's interval (1927) of the sensitivity."""
-        return wilson(self.yes_yes, self.yes, confidence)
+        return rate_interval(self.yes_yes / self.yes, self.yes, confidence) if self.yes else None
 
     def specificity_interval(self, confidence: float = CONFIDENCE) -> Interval | None:
         """Return Wilson's interval (1927) of the specificity."""
-        return wilson(self.no_no, self.no, confidence)
+        return rate_interval(self.no_no / self.no, self.no, confidence) if self.no else None
 
     def __add__(self, other: "Confusion") -> "Confusion":
         mine, theirs = attrs.astuple(self), attrs.astuple(other)

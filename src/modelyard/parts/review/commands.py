@@ -40,6 +40,7 @@ _margin_option = click.option(
     "--margin", default=0.05, show_default=True, type=float, help="By how much it may be worse."
 )
 _lower_option = click.option("--lower-is-better", is_flag=True, help="Lower values are better.")
+_cluster_option = click.option("--cluster-by", metavar="FIELD", help="An input that rows share which go together.")
 _person = click.argument("person")
 
 
@@ -54,11 +55,13 @@ def review() -> None:
 @_scorer_option
 @click.option("--rows", default=100, show_default=True, type=int, help="How many rows to draw.")
 @click.option("--seed", default=0, show_default=True, type=int, help="The same draws the same rows of other runs.")
-def start_review(store: StoreName, run: str, scorer: str | None, rows: int, seed: int) -> object:
+@click.option("--by-score", is_flag=True, help="Draw about as many rows of each score.")
+def start_review(store: StoreName, run: str, scorer: str | None, rows: int, seed: int, by_score: bool) -> object:
     """Draw rows of RUN to label, and print the id of the review."""
     with opened(store) as platform:
         found = run_named(platform, run)
-        started = in_own_name(platform).part(Reviews).start(found, scorer, rows=rows, seed=seed)
+        reviews = in_own_name(platform).part(Reviews)
+        started = reviews.start(found, scorer, rows=rows, seed=seed, by_score=by_score)
     click.echo(started.id)
     return started
 
@@ -161,11 +164,12 @@ def list_disagreements(store: StoreName, review: str, person: str, as_json: bool
 @store_option
 @click.argument("run")
 @_scorer_option
+@_cluster_option
 @json_option
-def estimate(store: StoreName, run: str, scorer: str | None, as_json: bool) -> None:
+def estimate(store: StoreName, run: str, scorer: str | None, cluster_by: str | None, as_json: bool) -> None:
     """Show the mean of RUN, corrected by labels, and how far its judge and people agree."""
     with opened(store) as platform:
-        found = platform.part(Reviews).estimate(run_named(platform, run), scorer)
+        found = platform.part(Reviews).estimate(run_named(platform, run), scorer, cluster_by=cluster_by)
     if as_json:
         show_fields([("corrected", attrs.asdict(found.corrected)), ("checked", found.check.checked)], as_json=True)
     else:
@@ -179,6 +183,7 @@ def estimate(store: StoreName, run: str, scorer: str | None, as_json: bool) -> N
 @_scorer_option
 @_margin_option
 @_lower_option
+@_cluster_option
 @click.option("--not-worse", is_flag=True, help="Fail, with status 1, unless it is shown to be no worse than that.")
 def compare(
     store: StoreName,
@@ -187,12 +192,14 @@ def compare(
     scorer: str | None,
     margin: float,
     lower_is_better: bool,
+    cluster_by: str | None,
     not_worse: bool,
 ) -> None:
     """Compare the run CANDIDATE with the run BASELINE, corrected by labels of both."""
     with opened(store) as platform:
         runs = run_named(platform, baseline), run_named(platform, candidate)
-        found = platform.part(Reviews).compare(*runs, scorer, lower_is_better=lower_is_better)
+        kept: Any = {"lower_is_better": lower_is_better, "cluster_by": cluster_by}
+        found = platform.part(Reviews).compare(*runs, scorer, **kept)
     verdict = found.verdict(margin)
     click.echo(f"{verdict} (margin {margin:g}): {found}")
     tell({"verdict": verdict, "margin": margin, "corrected": found.corrected, "checked": found.check.checked})

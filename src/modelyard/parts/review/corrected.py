@@ -10,12 +10,16 @@ how far the judge's mean over all rows is from that over the labelled ones. The 
   their sum matched by a beta distribution.
 * `of_numbers`, for other values: Student's t; or the rule of three within known bounds, if the judge explains all
   labels, and so their spread says nothing.
+* `of_design`, for rows that go together, such as the turns of a conversation or the trials of a row, and for strata:
+  the variance is of the sums of the influence of each cluster's rows (Liang and Zeger 1986; Angelopoulos and others
+  2023 for its form), with Student's t.
 * `of_other_rows`, if only rows of another sample are labelled: Rogan and Gladen (1978), with the interval of Lang and
   Reiczigel (2014).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from statistics import NormalDist
 
 import attrs
@@ -25,6 +29,7 @@ from modelyard.domain.evaluation.statistics import (
     Interval,
     constant_mean,
     incomplete_beta,
+    rate_interval,
     spread,
     t_quantile,
 )
@@ -184,14 +189,101 @@ def _unexplained(
     return found and Interval(min(mean, found.low) - reach, max(mean, found.high) + reach, confidence)
 
 
+# ---- rows that go together, and strata
+
+
+@attrs.frozen
+class DesignedRow:
+    """A row as its judge scored it. Rows of one `cluster` go together, as those of one conversation do, or the trials
+    of a row; rows of one `stratum` had the same chance to be labelled. `label` is people's value, None without one."""
+
+    judged: float
+    cluster: Hashable
+    stratum: Hashable = 0
+    label: float | None = None
+
+
+def of_design(
+    rows: Sequence[DesignedRow], confidence: float = CONFIDENCE, bounds: tuple[float, float] | None = None
+) -> Corrected:
+    """Correct a mean of rows that go together, or of which some had a greater chance to be labelled: the labelled rows
+    of a stratum stand for all of it. No interval if a stratum has fewer than two labels, or if there are fewer than
+    three labelled clusters more than strata."""
+    total, known = len(rows), [one for one in rows if one.label is not None]
+    own = math.fsum(one.judged for one in rows) / total
+    sizes, counts = Counter(one.stratum for one in rows), Counter(one.stratum for one in known)
+    plain = Corrected("ppi", total, len(known), own)
+    freedom = len({one.cluster for one in known}) - len(sizes) - 1
+    if any(counts[stratum] < min(2, size) for stratum, size in sizes.items()) or freedom < 2:
+        return plain
+    weights = {stratum: size / counts[stratum] for stratum, size in sizes.items()}
+    slope = _weighted_slope([(one.judged, one.label or 0.0, weights[one.stratum]) for one in known])
+    residuals = {stratum: list[float]() for stratum in sizes}
+    for one in known:
+        residuals[one.stratum].append((one.label or 0.0) - slope * one.judged)
+    means = {stratum: math.fsum(left) / len(left) for stratum, left in residuals.items()}
+    middle = math.fsum(sizes[stratum] * mean for stratum, mean in means.items()) / total
+    mean = slope * own + middle
+    found = attrs.evolve(plain, mean=mean)
+    of_rows, of_people = dict[Hashable, float](), dict[Hashable, float]()
+    for one in rows:
+        share = slope * (one.judged - own) + means[one.stratum] - middle
+        of_rows[one.cluster] = of_rows.get(one.cluster, 0.0) + share
+        if one.label is not None:
+            few = counts[one.stratum]
+            exact = math.sqrt(few / (few - 1)) if few > 1 else 1.0
+            left = weights[one.stratum] * exact * (one.label - slope * one.judged - means[one.stratum])
+            of_people[one.cluster] = of_people.get(one.cluster, 0.0) + left
+    groups = len(of_rows)
+    people = _square_mean(of_people.values(), len(of_people)) / total**2
+    both = (one + of_people.get(cluster, 0.0) for cluster, one in of_rows.items())
+    variance = _square_mean(both, groups) / total**2
+    if math.sqrt(people) <= NO_SPREAD * max(abs(one.label or 0.0) for one in known):
+        reach = t_quantile((1 + confidence) / 2, groups - 1) * math.sqrt(variance)
+        labels = min(len({one.cluster for one in known}), *counts.values())
+        return attrs.evolve(found, interval=_unexplained(mean, reach, labels, confidence, bounds))
+    others = max(variance - people, 0.0)
+    certain = max(1, int((people + others) ** 2 / (people**2 / freedom + others**2 / (groups - 1))))
+    quantile = t_quantile((1 + confidence) / 2, certain)
+    return attrs.evolve(found, interval=_within(mean, variance, quantile, confidence, bounds))
+
+
+def _within(
+    mean: float, variance: float, quantile: float, confidence: float, bounds: tuple[float, float] | None
+) -> Interval:
+    """Return Student's interval; between bounds Wilson's, of so many rows as would have this variance."""
+    reach = quantile * math.sqrt(variance)
+    if bounds is None or not bounds[0] < mean < bounds[1]:
+        low, high = bounds or (-math.inf, math.inf)
+        return Interval(max(low, mean - reach), min(high, mean + reach), confidence)
+    least, width = bounds[0], bounds[1] - bounds[0]
+    place = (mean - least) / width
+    found = rate_interval(place, place * (1 - place) * width**2 / variance, confidence, quantile)
+    return Interval(least + width * found.low, least + width * found.high, confidence)
+
+
+def _square_mean(sums: Iterable[float], groups: int) -> float:
+    """Return the sum of squares of the sums of clusters, corrected for how few they are."""
+    return math.fsum(one * one for one in sums) * groups / (groups - 1)
+
+
+def _weighted_slope(known: Sequence[tuple[float, float, float]]) -> float:
+    """Return the slope of people's values on the judge's, of labelled rows with their weights."""
+    total = math.fsum(weight for *_, weight in known)
+    x = math.fsum(weight * one for one, _, weight in known) / total
+    y = math.fsum(weight * other for _, other, weight in known) / total
+    squares = math.fsum(weight * (one - x) ** 2 for one, _, weight in known)
+    return math.fsum(weight * (one - x) * (other - y) for one, other, weight in known) / squares if squares else 0.0
+
+
 # ---- rows of another sample are labelled
 
 
-def of_other_rows(passed: int, rows: int, known: Confusion, confidence: float = CONFIDENCE) -> Corrected:
+def of_other_rows(passed: float, rows: float, known: Confusion, confidence: float = CONFIDENCE) -> Corrected:
     """Correct a rate by the judge's sensitivity and specificity on other rows, if it errs as often on these. Without an
     interval if the judge is not shown to be better than chance."""
     own = passed / rows
-    found = Corrected("rogan_gladen", rows, known.yes + known.no, own)
+    found = Corrected("rogan_gladen", round(rows), round(known.yes + known.no), own)
     if not known.yes or not known.no:
         return found
     z = NormalDist().inv_cdf((1 + confidence) / 2)

@@ -8,10 +8,18 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.statistics import CONFIDENCE, Interval
+from modelyard.domain.evaluation.statistics import CONFIDENCE, Interval, clustered_error, describe
 from modelyard.errors import InvalidInput
 from modelyard.parts.review.agreement import Confusion, cohen_kappa, fleiss_kappa, krippendorff_alpha
-from modelyard.parts.review.corrected import Corrected, Shares, of_few_values, of_numbers, of_other_rows
+from modelyard.parts.review.corrected import (
+    Corrected,
+    DesignedRow,
+    Shares,
+    of_design,
+    of_few_values,
+    of_numbers,
+    of_other_rows,
+)
 from modelyard.parts.review.judges import JudgedRows, Key
 from modelyard.parts.review.labels import LabelledRows
 from modelyard.parts.review.records import is_number
@@ -25,7 +33,8 @@ class Agreement:
     `kappa` (Cohen's), `sensitivity` and `specificity` are of the judge and the majority of people, `kappa` for yes and
     no or `choices`; `alpha` (Krippendorff's) of the judge and the mean of people. `people_kappa` (Fleiss') and
     `people_alpha` are of people among themselves: a judge can hardly agree with them more than they do. Alphas are
-    nominal for yes and no, else interval.
+    nominal for yes and no, else interval; there is none of the judge if rows were drawn by score, as these do not weigh
+    the same.
     """
 
     labelled: int
@@ -71,6 +80,8 @@ class JudgeCheck:
 def agreement(reviews: Sequence[LabelledRows], confidence: float = CONFIDENCE) -> Agreement:
     """Return the agreement over the rows of several reviews of one version of a scorer."""
     pairs = [pair for one in reviews for pair in one.pairs]
+    weighed = any(one.review.by_score for one in reviews)
+    weights = [weight for one in reviews for weight in one.weights or [1.0] * len(one.pairs)] if weighed else []
     ratings = [values for one in reviews for values in one.ratings]
     people = {name for one in reviews for row in one.labels[: one.counted] for name in row}
     labelled = sum(map(bool, ratings))
@@ -80,12 +91,12 @@ def agreement(reviews: Sequence[LabelledRows], confidence: float = CONFIDENCE) -
         labelled,
         len(ratings) - labelled,
         len(people),
-        alpha=krippendorff_alpha(pairs, level),
+        alpha=None if weights else krippendorff_alpha(pairs, level),
         people_kappa=fleiss_kappa(ratings),
         people_alpha=krippendorff_alpha(ratings, level),
     )
     if all(one.review.choices for one in reviews):
-        found = attrs.evolve(found, kappa=cohen_kappa(pairs))
+        found = attrs.evolve(found, kappa=cohen_kappa(pairs, weights))
     if not yes_no:
         return found
     confusion = sum((one.confusion for one in reviews), Confusion())
@@ -129,12 +140,38 @@ def corrected_mean(judged: JudgedRows, own: LabelledRows | None, confidence: flo
     """Correct the mean of a run by labels of its own rows."""
     if own is None:
         return _plain(judged)
-    known = [(judged.rows[key].value, values) for key, values in _by_key(judged, own).items()]
+    by_key = _by_key(judged, own)
+    if own.review.by_score or judged.clustered:
+        labels = {key: _mean(values) for key, values in by_key.items()}
+        return _designed([judged], [own], {key: row.value for key, row in judged.rows.items()}, labels, confidence)
+    known = [(judged.rows[key].value, values) for key, values in by_key.items()]
     if own.review.yes_no and judged.of_yes_and_no:
         shares = [(value, _shares(values)) for value, values in known]
         return of_few_values(Counter(row.value for row in judged.rows.values()), shares, (0.0, 1.0), confidence)
     means = [(value, math.fsum(values) / len(values)) for value, values in known]
     return of_numbers([row.value for row in judged.rows.values()], means, confidence, _bounds([judged], [own]))
+
+
+def _designed(
+    runs: Sequence[JudgedRows],
+    reviews: Sequence[LabelledRows],
+    values: Mapping[Key, float],
+    labels: Mapping[Key, float],
+    confidence: float,
+) -> Corrected:
+    """Correct a mean of the last run, or a difference of both, where rows go together or were drawn by score."""
+    last, by_score = runs[-1], any(one.review.by_score for one in reviews)
+    rows = [
+        DesignedRow(
+            value,
+            last.rows[key].cluster or key,
+            tuple(one.stratum(one.rows[key].value) for one in runs) if by_score else 0,
+            labels.get(key),
+        )
+        for key, value in values.items()
+    ]
+    least, most = _bounds(runs, reviews) if reviews else (0.0, 0.0)
+    return of_design(rows, confidence, (least, most) if len(runs) == 1 else (least - most, most - least))
 
 
 def _bounds(judged: Sequence[JudgedRows], labels: Sequence[LabelledRows]) -> tuple[float, float]:
@@ -166,8 +203,17 @@ def corrected_elsewhere(judged: JudgedRows, known: Confusion, confidence: float)
     """Correct the rate of a run by how a judge errs on other rows."""
     if not judged.yes_no:
         return _plain(judged)
-    passed = sum(row.value == 1 for row in judged.rows.values())
-    return of_other_rows(passed, len(judged.rows), known, confidence)
+    passed, rows = sum(row.value == 1 for row in judged.rows.values()), len(judged.rows)
+    found = of_other_rows(passed, rows, known, confidence)
+    if not judged.clustered or not 0 < passed < rows:
+        return found
+    values, clusters = [row.value for row in judged.rows.values()], [row.cluster for row in judged.rows.values()]
+    error, plain = clustered_error(values, clusters), describe(values).error
+    if error is None or plain is None:
+        return attrs.evolve(found, interval=None)
+    worth = min(1.0, (plain / error) ** 2)  # of a row: those that go together say less
+    between = of_other_rows(passed * worth, rows * worth, known, confidence).interval
+    return attrs.evolve(found, interval=between)
 
 
 # ---- two runs
@@ -275,12 +321,19 @@ def corrected_difference(
     judged = {key: after.rows[key].value - before.rows[key].value for key in both}
     known = [_by_key(rows, one) for rows, one in zip((before, after), labels, strict=False)] or [{}, {}]
     labelled = [(judged[key], known[0][key], known[1][key]) for key in known[0] if key in known[1]]
+    if after.clustered or any(one.review.by_score for one in labels):
+        said = {key: _mean(known[1][key]) - _mean(known[0][key]) for key in known[0] if key in known[1]}
+        return _designed([before, after], labels, judged, said, confidence)
     if before.yes_no and after.yes_no:
         shares = [(value, _difference(one, other)) for value, one, other in labelled]
         return of_few_values(Counter(judged.values()), shares, (-1.0, 0.0, 1.0), confidence)
     means = [(value, math.fsum(b) / len(b) - math.fsum(a) / len(a)) for value, a, b in labelled]
     least, most = _bounds([before, after], labels) if labels else (0.0, 0.0)
     return of_numbers(list(judged.values()), means, confidence, (least - most, most - least))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
 
 
 def _difference(before: Sequence[float], after: Sequence[float]) -> Shares:

@@ -1,14 +1,19 @@
 """A run's rows as one of its scorers scored them, and what that scorer is: its version, and the models that it asks."""
 
 import hashlib
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
+from itertools import chain, islice, zip_longest
+from statistics import quantiles
+from typing import Any
 
 import attrs
 
+from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.filters import scorer_keys
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectRef, same_scheme
 from modelyard.domain.evaluation.run import EvaluationRun
@@ -27,16 +32,19 @@ GONE = "it is gone"
 """What a model is now that cannot be asked any more."""
 
 MOST_CHOICES = 10
+MOST_STRATA = 5
 
 
 @attrs.frozen
 class JudgedRow:
-    """A row of a run with the value that a scorer gave it. `number` tells equal rows of a run apart, from 0."""
+    """A row of a run with the value that a scorer gave it. `number` tells equal rows of a run apart, and the trials of
+    a row, from 0. Rows of one `cluster` go together; "" is a row by itself."""
 
     digest: str
     prediction_id: str
     value: float
     number: int = 0
+    cluster: str = ""
 
 
 Key = tuple[str, int]
@@ -73,6 +81,32 @@ class JudgedRows:
         """The keys of the rows by the ids of their predictions."""
         return {row.prediction_id: key for key, row in self.rows.items()}
 
+    @property
+    def clustered(self) -> bool:
+        """Whether some rows go together with others."""
+        return any(row.cluster for row in self.rows.values())
+
+    @cached_property
+    def cuts(self) -> tuple[float, ...]:
+        """Where strata by score end, which that value begins: between few values, or else at quarters of the rows."""
+        values = sorted(row.value for row in self.rows.values())
+        few = sorted({*values})
+        return tuple(few[1:]) if len(few) <= MOST_STRATA else tuple(sorted({*quantiles(values, n=4)} - {values[0]}))
+
+    def stratum(self, value: float) -> int:
+        """Return the stratum of a score, from 0."""
+        return bisect_right(self.cuts, value)
+
+    def drawn_by_score(self, seed: int, count: int) -> list[tuple[JudgedRow, float]]:
+        """Draw rows as `drawn` does, one of each stratum by turns; each with the chance that it had."""
+        strata: dict[int, list[JudgedRow]] = {}
+        for row in self.drawn(seed, len(self.rows)):
+            strata.setdefault(self.stratum(row.value), []).append(row)
+        turns = chain.from_iterable(zip_longest(*(strata[at] for at in sorted(strata))))
+        found = list(islice((row for row in turns if row is not None), count))
+        taken = Counter(self.stratum(row.value) for row in found)
+        return [(row, taken[at] / len(strata[at])) for row in found for at in [self.stratum(row.value)]]
+
     def drawn(self, seed: int, count: int) -> list[JudgedRow]:
         """Draw rows at random without replacement, in random order. The same seed draws the same rows of all runs over
         the same rows, so that these can be compared: each row has a number of its own, and the lowest are drawn."""
@@ -84,16 +118,18 @@ class JudgedRows:
         return sorted(self.rows.values(), key=number)[:count]
 
 
-def judged_rows(runtime: Runtime, run: EvaluationRun, scorer: str | None = None) -> JudgedRows:
-    """Read the rows of a run with the values of the scorer of this name or reference, by default the first. Raises
-    `InvalidInput` for one that the run lacks or that gives no numbers, and for rows with several trials."""
-    wanted = _wanted(runtime, run, scorer)
+def judged_rows(
+    runtime: Runtime, run: EvaluationRun, scorer: str | None = None, cluster_by: str | None = None
+) -> JudgedRows:
+    """Read the rows of a run with the values of the scorer of this name or reference, by default the first. Rows that
+    have the input `cluster_by` in common go together, and the trials of a row do. Raises `InvalidInput` for a scorer
+    that the run lacks or that gives no numbers, and for an input that a row lacks."""
+    wanted, stored = _wanted(runtime, run, scorer), StoredRun(runtime, run.id)
     rows: dict[Key, JudgedRow] = {}
     bools, unscored, seen = True, 0, Counter[str]()
-    for prediction, scores in StoredRun(runtime, run.id).columns():
-        if prediction.trial:
-            msg = "has several trials of a row; people label runs that have one"
-            raise InvalidInput.at("run", msg=msg)
+    several = False
+    for prediction, scores in stored.columns() if cluster_by is None else stored.full():
+        several = several or bool(prediction.trial)
         digest = prediction.row_digest
         seen[digest] += 1
         value = next((one.value.get("value") for one in scores if same_scheme(one.scorer) == wanted), None)
@@ -102,10 +138,19 @@ def judged_rows(runtime: Runtime, run: EvaluationRun, scorer: str | None = None)
             continue
         bools = bools and isinstance(value, bool)
         key = digest, seen[digest] - 1
-        rows[key] = JudgedRow(digest, prediction.id, float(value), key[1])
+        cluster = "" if cluster_by is None else _cluster(prediction, cluster_by)
+        rows[key] = JudgedRow(digest, prediction.id, float(value), key[1], cluster)
     if not rows:
         raise InvalidInput.at("scorer", msg=f"gave none of the {seen.total()} rows a number, or yes or no")
+    if several and cluster_by is None:
+        rows = {key: attrs.evolve(row, cluster=row.digest) for key, row in rows.items()}
     return JudgedRows(wanted, rows, bools, unscored)
+
+
+def _cluster(prediction: Any, field: str) -> str:
+    if field not in prediction.inputs:
+        raise InvalidInput.at("cluster_by", msg=f"the row {prediction.row_digest} has no input {field!r}")
+    return canonical_json(prediction.inputs[field])
 
 
 def _wanted(runtime: Runtime, run: EvaluationRun, scorer: str | None) -> str:
@@ -150,14 +195,15 @@ def asked_models(runtime: Runtime, principal: Principal, scorer: str) -> AskedMo
     with suppress(ModelyardError):
         data = Objects(runtime, principal).resolve(ObjectKind.SCORER, scorer).content.get("scorer")
         if ref is not None and isinstance(data, Mapping):
+            theirs = attrs.evolve(principal, entity=ref.entity)  # names mean what they do there, whoever asks
             for one in judges_of(rule_of(data)):
-                found[one.model] = _meant(runtime, principal, one, (ref.entity, ref.project))
-                times += meanings.since(runtime, principal, one.model, found[one.model])
+                found[one.model] = _meant(runtime, theirs, one, (ref.entity, ref.project))
+                times += meanings.since(runtime, theirs, one.model, found[one.model])
     return AskedModels(found, max(times, default=None))
 
 
 def judges_of(rule: DeclarativeScorer) -> Iterator[LlmJudge]:
-    """Yield the judges that a scorer asks."""
+    """Yield the judges that a scorer asks, also those in its parts."""
     if isinstance(rule, LlmJudge):
         yield rule
     elif isinstance(rule, Combined):

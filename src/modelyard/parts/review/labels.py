@@ -1,5 +1,6 @@
 """Labels as people give and read them: nobody sees what others or the judge say of a row before they are done."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -95,15 +96,31 @@ class LabelledRows:
     def pairs(self) -> list[tuple[float, float]]:
         """What the judge and most people say of each row that counts: the mean of their labels, or for yes and no what
         the majority says; without rows that are a tie."""
-        found = [(row.verdict, sum(values) / len(values)) for row, values in self.values() if values]
-        if not self.review.yes_no:
-            return found
-        return [(verdict, float(mean > 0.5)) for verdict, mean in found if mean != 0.5]
+        return [(verdict, said) for verdict, said, _ in self._said()]
+
+    @property
+    def weights(self) -> list[float]:
+        """How much each of the `pairs` weighs: as many as there are rows that were drawn with the same chance. Together
+        they are as many as rows that all weigh the same would have to be to say as much (Kish 1965). Empty if each
+        weighs the same."""
+        if not self.review.by_score:
+            return []
+        drawn, said = Counter(row.propensity for row in self.rows), [chance for *_, chance in self._said()]
+        counted = Counter(said)
+        weights = [drawn[chance] / chance / counted[chance] for chance in said]
+        scale = sum(weights) / sum(one * one for one in weights) if weights else 0.0
+        return [one * scale for one in weights]
+
+    def _said(self) -> Iterator[tuple[float, float, float]]:
+        for row, values in self.values():
+            mean = sum(values) / len(values) if values else 0.5
+            if values and not (self.review.yes_no and mean == 0.5):
+                yield row.verdict, float(mean > 0.5) if self.review.yes_no else mean, row.propensity
 
     @property
     def confusion(self) -> Confusion:
         """How often the judge says yes and no where people do; for a review of yes and no."""
-        return Confusion.of((bool(verdict), bool(people)) for verdict, people in self.pairs)
+        return Confusion.of([(bool(verdict), bool(people)) for verdict, people in self.pairs], self.weights)
 
     def disagreements(self) -> list[Disagreement]:
         """Return the rows of which not all say the same."""

@@ -28,6 +28,7 @@ from modelyard.report.numbers import (
 )
 
 SHOWN = 200
+_EACH = ", as many of each score"
 _OF_RESULTS = "The mean of the judge, corrected by what people say, and how far they agree."
 _DONE = "Your labels stay as they are, since you may see now what others say."
 MOST_SHOWN = 20_000
@@ -81,6 +82,7 @@ def _start(view: View, run: str) -> Html:
         tag("label", "Run ", tag("input", name="run", value=run, size=38, required=True)),
         tag("label", " Rows ", tag("input", name="rows", value=100, size=6)),
         tag("label", " Seed ", tag("input", name="seed", value=0, size=6)),
+        tag("label", tag("input", type="checkbox", name="by_score", value="yes"), " as many of each score "),
         tag("button", "Draw rows", type="submit"),
     ]
     return section("A new review", view.form_to("reviews", content=fields))
@@ -88,7 +90,8 @@ def _start(view: View, run: str) -> Html:
 
 def start(view: View) -> Redirect:
     rows, seed = (whole_number(view.form.get(name, ""), name) for name in ("rows", "seed"))
-    made = view.platform.part(Reviews).start(view.form.get("run", "").strip(), rows=rows, seed=seed)
+    reviews, run = view.platform.part(Reviews), view.form.get("run", "").strip()
+    made = reviews.start(run, rows=rows, seed=seed, by_score=bool(view.form.get("by_score")))
     return Redirect(view.url("reviews", made.id))
 
 
@@ -107,7 +110,10 @@ def shown(view: View) -> HtmlPage:
     pairs = [
         ("run", _run_link(view, one)),
         ("scorer", ref_text(one.scorer)),
-        ("rows", f"{one.size} of {one.population}, drawn by the seed {one.seed}"),
+        (
+            "rows",
+            f"{one.size} of {one.population}, drawn by the seed {one.seed}{_EACH * one.by_score}",
+        ),
         ("rows that count", progress.counted),
     ]
     results = tag("p", view.link("What the labels show", "reviews", one.id, "results"))

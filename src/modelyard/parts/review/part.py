@@ -41,12 +41,13 @@ def _routes() -> "Sequence[Route]":
 
 
 def _pages() -> "Sequence[DashboardPage]":
-    from modelyard.parts.review import pages, watch_pages
+    from modelyard.parts.review import pages
+    from modelyard.parts.review.live import pages as live
 
     return (
-        DashboardPage("GET", ("watches",), watch_pages.listed, "Live quality", watch_pages.has_watch),
-        DashboardPage("GET", ("watches", "{watch}"), watch_pages.shown),
-        DashboardPage("POST", ("watches", "{watch}", "stop"), watch_pages.stop),
+        DashboardPage("GET", ("watches",), live.listed, "Live quality", live.has_watch),
+        DashboardPage("GET", ("watches", "{watch}"), live.shown),
+        DashboardPage("POST", ("watches", "{watch}", "stop"), live.stop),
         DashboardPage("GET", ("reviews",), pages.listed, "Reviews", pages.has_review),
         DashboardPage("POST", ("reviews",), pages.start),
         DashboardPage("GET", ("reviews", "{review}"), pages.shown),

@@ -27,7 +27,7 @@ class Review:
 
     `scorer` is the reference of the scorer's version, and `models` are those that it asks, by their names there, each
     with the reference of the version that this meant. `size` of the `population` of rows with a score were drawn by
-    `seed`. Labels are one of `choices`, or any number if there are none.
+    `seed`; if `by_score`, about as many of each score. Labels are one of `choices`, or any number if there are none.
     """
 
     id: str
@@ -42,6 +42,7 @@ class Review:
     created_at: datetime
     choices: tuple[float, ...] = ()
     models: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
+    by_score: bool = False
     seq: int = sequence_field()
 
     @property
@@ -51,7 +52,7 @@ class Review:
 
     @property
     def propensity(self) -> float:
-        """The chance of each row of the population to be drawn."""
+        """The chance of each row of the population to be drawn; the mean chance, if they are drawn by score."""
         return self.size / self.population
 
     def checked(self, value: object) -> float | None:

@@ -29,7 +29,8 @@ PERSON = f"{REVIEW}/people/{{person}}"
 
 _RUN = Parameter("run", description="Only those of this evaluation run, by its id.")
 _SCORER = Parameter("scorer", description="The name or the reference of a scorer; the run's first when absent.")
-_ONE_RUN = (Parameter("run", description="The id of an evaluation run.", required=True), _SCORER)
+_CLUSTER = Parameter("cluster_by", description="An input that rows share which go together.")
+_ONE_RUN = (Parameter("run", description="The id of an evaluation run.", required=True), _SCORER, _CLUSTER)
 _MARGIN = Parameter("margin", {"type": "string", "default": "0.05"}, "By how much it may be worse, a number from 0.")
 _TWO_RUNS = (
     Parameter("baseline", description="The id of an evaluation run.", required=True),
@@ -37,17 +38,19 @@ _TWO_RUNS = (
     _MARGIN,
     Parameter("lower_is_better", {"type": "boolean", "default": False}, "Whether lower values are better."),
     _SCORER,
+    _CLUSTER,
 )
 
 
 @attrs.frozen
 class NewReview:
-    """The body that draws rows of a run to label."""
+    """The body that draws rows of a run to label; `by_score`, about as many of each score."""
 
     run: str = attrs.field(validator=Length(1, 128))
     scorer: str | None = attrs.field(default=None, validator=Length(1, 1024))
     rows: int = attrs.field(default=100, validator=Within(1, MOST_ROWS))
     seed: int = attrs.field(default=0, validator=Within(0, MOST_SEED))
+    by_score: bool = False
 
 
 @attrs.frozen
@@ -88,6 +91,7 @@ class ReviewObject:
     propensity: float
     seed: int
     choices: tuple[float, ...]
+    by_score: bool
     by: str
     created_at: datetime
 
@@ -247,7 +251,7 @@ def start_review(call: RouteCall) -> Review:
     """Draw rows of a completed run for people to label."""
     body = structure_exactly(NewReview, call.body, "body")
     with problems_at("body"):
-        return _of(call).start(body.run, body.scorer, rows=body.rows, seed=body.seed)
+        return _of(call).start(body.run, body.scorer, rows=body.rows, seed=body.seed, by_score=body.by_score)
 
 
 def list_reviews(call: RouteCall) -> Response:
@@ -312,7 +316,8 @@ def list_review_disagreements(call: RouteCall) -> Response:
 def show_judged_estimate(call: RouteCall) -> Response:
     """Show the mean of a run, corrected by labels."""
     with problems_at("query"):
-        found = _of(call).estimate(_asked(call, "run"), call.one("scorer"))
+        asked = _asked(call, "run"), call.one("scorer")
+        found = _of(call).estimate(*asked, cluster_by=call.one("cluster_by"))
     return json_response(estimate_object(found.corrected, found.check))
 
 
@@ -329,7 +334,8 @@ def show_judged_comparison(call: RouteCall) -> Response:
         raise InvalidInput.at("query", "lower_is_better", msg="must be true or false")
     with problems_at("query"):
         runs = _asked(call, "baseline"), _asked(call, "candidate"), call.one("scorer")
-        found = _of(call).compare(*runs, lower_is_better=lower == "true")
+        kept: Any = {"lower_is_better": lower == "true", "cluster_by": call.one("cluster_by")}
+        found = _of(call).compare(*runs, **kept)
     shown = estimate_object(found.corrected, found.check)
     return json_response(JudgedComparisonObject(found.verdict(margin), found.labels_needed(margin), shown))
 

@@ -71,14 +71,16 @@ class Reviews:
         rows: int = 100,
         seed: int = 0,
         choices: Sequence[float] | None = None,
+        by_score: bool = False,
     ) -> Review:
         """Draw rows of a completed run for people to label, from those that a scorer scored.
 
         `scorer` is its name or reference, by default the run's first. The same seed draws the same rows of every run
         over the same rows, so that two runs can be compared. Labels are yes or no if the scorer's values are; else one
         of `choices`, by default the whole numbers between the least and the largest value if the scorer gives such, and
-        any number if there are none. Raises `NotFound`, `InvalidInput`, and `Conflict` for a run that goes on, and if
-        the name of a model that judges may have meant another one when the run was scored.
+        any number if there are none. With `by_score`, about as many rows are drawn of each score, or of each quarter of
+        the scores, and weigh less the more of these there are. Raises `NotFound`, `InvalidInput`, and `Conflict` for a
+        run that goes on, and if the name of a model that judges may have meant another one when the run was scored.
         """
         found = find_run(self._runtime, self._principal, run_id_of(run))
         if found.state is not RunState.COMPLETED:
@@ -89,7 +91,8 @@ class Reviews:
         asked = judges.asked_models(self._runtime, self._principal, judged.scorer)
         if moved := asked.moved(found):
             raise Conflict(moved)
-        drawn = judged.drawn(seed, rows)
+        chance = min(1.0, rows / len(judged.rows))
+        drawn = judged.drawn_by_score(seed, rows) if by_score else [(one, chance) for one in judged.drawn(seed, rows)]
         id_, now = self._runtime.ids(), self._runtime.clock.now()
         review = Review(
             id_,
@@ -104,14 +107,15 @@ class Reviews:
             now,
             judged.choices if choices is None else _checked_choices(choices, judged),
             asked.refs,
+            by_score,
         )
-        place, chance = (review.entity, review.project), review.propensity
+        place = review.entity, review.project
 
         def step(tx: Tx) -> Review:
             if get_or_none(tx, EvaluationRun, found.id) is None:
                 raise NotFound("Evaluation run", found.id)
             tx.add(review)
-            for at, row in enumerate(drawn):
+            for at, (row, chance) in enumerate(drawn):
                 tx.add(ReviewRow(id_, at, *place, row.prediction_id, row.digest, row.value, chance))
             return self._review(tx, id_)
 
@@ -246,23 +250,36 @@ class Reviews:
         found = find_run(self._runtime, self._principal, run_id_of(run))
         return self._checked(found, judges.judged_rows(self._runtime, found, scorer), confidence)[0]
 
-    def estimate(self, run: AnyRun, scorer: str | None = None, *, confidence: float = CONFIDENCE) -> JudgedMean:
+    def estimate(
+        self,
+        run: AnyRun,
+        scorer: str | None = None,
+        *,
+        confidence: float = CONFIDENCE,
+        cluster_by: str | None = None,
+    ) -> JudgedMean:
         """Return the mean of a run with an interval that has the judge's error in it: from labels of its own rows, or
-        for yes and no from those of other runs by the same version of the judge. Raises `NotFound`, `InvalidInput`."""
-        ReportOptions(confidence=confidence)
+        for yes and no from those of other runs by the same version of the judge. Rows that have the input `cluster_by`
+        in common go together, as the trials of a row do. Raises `NotFound`, `InvalidInput`."""
+        ReportOptions(confidence=confidence, cluster_by=cluster_by)
         found = find_run(self._runtime, self._principal, run_id_of(run))
-        return self._estimated(found, scorer, confidence)
+        return self._estimated(found, scorer, confidence, cluster_by=cluster_by)
 
     def _estimated(
-        self, found: EvaluationRun, scorer: str | None, confidence: float, only: str | None = None
+        self,
+        found: EvaluationRun,
+        scorer: str | None,
+        confidence: float,
+        only: str | None = None,
+        cluster_by: str | None = None,
     ) -> JudgedMean:
-        judged = judges.judged_rows(self._runtime, found, scorer)
+        judged = judges.judged_rows(self._runtime, found, scorer, cluster_by)
         check, labels = self._checked(found, judged, confidence, only)
         own = _most([one for one in labels if one.review.run_id == found.id])
         if own is not None or not check.checked:
             corrected = estimates.corrected_mean(judged, own, confidence)
             return JudgedMean(found.id, check, corrected, 0 if own is None else sum(not row for row in own.ratings))
-        known = sum((one.confusion for one in labels if one.review.yes_no), Confusion())
+        known = sum((one.confusion for one in labels if one.review.yes_no and not one.review.by_score), Confusion())
         return JudgedMean(found.id, check, estimates.corrected_elsewhere(judged, known, confidence))
 
     def compare(
@@ -273,13 +290,14 @@ class Reviews:
         *,
         lower_is_better: bool = False,
         confidence: float = CONFIDENCE,
+        cluster_by: str | None = None,
     ) -> JudgedDifference:
         """Return the difference of two runs, candidate minus baseline, with an interval that has the judge's error in
-        it, from rows that are labelled in both. Raises `NotFound`, `InvalidInput`, also if two versions of the scorer
-        judged the runs."""
-        ReportOptions(confidence=confidence)
+        it, from rows that are labelled in both. `cluster_by` is as in `estimate`. Raises
+        `NotFound`, `InvalidInput`, also if two versions of the scorer judged the runs."""
+        ReportOptions(confidence=confidence, cluster_by=cluster_by)
         runs = [find_run(self._runtime, self._principal, run_id_of(run)) for run in (baseline, candidate)]
-        before, after = (judges.judged_rows(self._runtime, run, scorer) for run in runs)
+        before, after = (judges.judged_rows(self._runtime, run, scorer, cluster_by) for run in runs)
         if before.scorer != after.scorer:
             msg = "judged the two runs in two versions, which cannot be compared; rescore one of them"
             raise InvalidInput.at("scorer", msg=msg)
@@ -301,11 +319,13 @@ class Reviews:
         scorer: str | None = None,
         lower_is_better: bool = False,
         confidence: float = CONFIDENCE,
+        cluster_by: str | None = None,
     ) -> JudgedDifference:
         """Fail a test unless the candidate is shown to be at most `margin` worse, by the whole interval. Raises
         AssertionError, also if the judge is not checked or cannot tell a difference of this size; else as `compare`."""
         _check_margin(margin)
-        found = self.compare(baseline, candidate, scorer, lower_is_better=lower_is_better, confidence=confidence)
+        kept: Any = {"lower_is_better": lower_is_better, "confidence": confidence, "cluster_by": cluster_by}
+        found = self.compare(baseline, candidate, scorer, **kept)
         if found.verdict(margin) is not JudgedVerdict.NOT_WORSE:
             raise AssertionError(estimates.refusal_text(found, margin))
         return found

@@ -91,7 +91,7 @@ def start_watch(call: RouteCall) -> Watch:
 
 
 def list_watches(call: RouteCall) -> Response:
-    """List watches."""
+    """List watches, the oldest first."""
     asked = {"project": call.one("project"), "entity": call.one("entity")}
     with problems_at("query"):
         page = requested_page(call, lambda order: _of(call).list(**asked, order=order))
@@ -109,7 +109,7 @@ def list_watched_days(call: RouteCall) -> Response:
 
 
 def stop_watch(call: RouteCall) -> Response:
-    """Judge no more. Idempotent."""
+    """Let a watch judge no more. Idempotent."""
     return json_response(watch_object(_of(call).stop(call.params["watch"])))
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import attrs
 
+from modelyard.domain.canonical import digest
 from modelyard.domain.completion import StoredCompletion
 from modelyard.domain.evaluation.aggregate import ReportOptions
+from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.evaluation.scorers import DeclarativeScorer
 from modelyard.domain.evaluation.statistics import CONFIDENCE
@@ -21,7 +23,7 @@ from modelyard.parts.review.estimates import JudgedMean
 from modelyard.parts.review.records import is_number
 from modelyard.parts.review.watches import RUNNING, STOPPED, Watch, WatchedAnswer, WatchedDay
 from modelyard.platform.evaluations.model_under_test import CompletionModel
-from modelyard.platform.evaluations.objects import Objects
+from modelyard.platform.evaluations.objects import Objects, publish_version
 from modelyard.platform.evaluations.scorers import name_scorers
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.owned import remove_owned, store_texts
@@ -59,7 +61,7 @@ class Watches:
     """
 
     def __init__(self, runtime: Runtime, principal: Principal, estimate: Callable[..., JudgedMean]) -> None:
-        """`estimate` is `Reviews.estimate`."""
+        """Read and change watches; `estimate` is that of `Reviews`."""
         self._runtime, self._principal, self._estimate = runtime, principal, estimate
 
     def start(
@@ -91,14 +93,17 @@ class Watches:
         if left := given[0].rule.asked_for - ASKED:
             raise InvalidInput.at("scorer", msg=f"asks for {min(left)}, which an answer does not come with")
         CompletionModel.of(self._runtime, self._principal, model, place, {})
-        given[0].publish(objects, place)
-        kept = given[0].spec(place)
+        kept, content = given[0].spec(place), given[0].content
         id_, now = self._runtime.ids(), self._runtime.clock.now()
+        of = self._runtime.ids(), *place, ObjectKind.SCORER, given[0].name, 0, digest(content), now, content
+        published = None if given[0].published else ObjectVersion(*of)
         by = self._principal.key_id or self._principal.name
         everywhere = project is None and self._principal.scope.projects is None
         made = Watch(id_, *place, model, kept["ref"], kept["rule"], float(share), amount, by, now, everywhere)
 
         def step(tx: Tx) -> Watch:
+            if published is not None:
+                publish_version(tx, published)
             last = tx.page(StoredCompletion, *watching.answers_of(made), limit=1, descending=True)
             tx.add(attrs.evolve(made, seen=last[0].seq if last else 0))
             return self._watch(tx, id_)

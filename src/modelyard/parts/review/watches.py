@@ -112,7 +112,6 @@ RECORDS = (
         indexes={"by_watch": Index(("watch_id",), ("answer_id",)), "by_entity": _BY_ENTITY},
         domain=("entity", "entity"),
         erased_with=_WITH_ITS_WATCH,
-        texts=KEPT,
     ),
     Record(
         WatchedDay,

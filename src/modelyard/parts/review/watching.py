@@ -78,7 +78,7 @@ def look(runtime: Runtime) -> None:
 
 
 def look_at(runtime: Runtime, watch: Watch) -> None:
-    """Judge what one watch draws."""
+    """Judge what one watch draws of what is new, once."""
     _Look(runtime, watch).go()
 
 

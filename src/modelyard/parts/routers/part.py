@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from modelyard.part import Part
+from modelyard.part import Command, Part
 
 if TYPE_CHECKING:
     from modelyard.domain.record import Record
@@ -51,4 +51,9 @@ PART = Part(
     resources={"routers": _routers},
     routes={"base": _routes},
     prices=_prices,
+    commands={
+        "routers": Command(
+            "Models", "modelyard.parts.routers.commands:routers", "Set prices that depend on the request."
+        )
+    },
 )

@@ -1,0 +1,1 @@
+"""Pages of what is judged as it comes."""
