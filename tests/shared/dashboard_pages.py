@@ -25,7 +25,7 @@ PLACE: Any = {"project": "bots", "entity": "acme"}
 ROWS = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello there"}]}] * 12
 
 LISTS = ("", "jobs", "models", "runs", "tinker", "traces", "usage", "keys", "catalogue", "api")
-OF_PARTS = ("comparisons", "episodes", "reviews", "rollouts", "sweeps", "variants", "webhooks")
+OF_PARTS = ("comparisons", "episodes", "prompts", "reviews", "rollouts", "sweeps", "variants", "webhooks")
 FIRST = (
     *LISTS,
     *OF_PARTS,
@@ -77,6 +77,8 @@ def _of_parts(platform: Platform, acme: Platform) -> None:
         acme.variants.publish(name, model="echo", system=system, note=f"{LONG[:200]}\n{WORD}")
         acme.variants.promote(name, number)
         acme.variants.promote(name, number, "w" * 64)
+    asked: Any = [{"prompt": HOSTILE, "expected": LONG[:500]}]
+    acme.training.prompt(name, asked, "token_f1", reflection="echo", calls=6).wait()
     acme.webhooks.add(f"https://hooks.example/{'path/' * 20}")
     with acme.episodes.group(LONG_NAME, model=name, size=3) as group:
         for reward, episode in zip((1.0, 3.0, None), group, strict=True):
@@ -162,6 +164,9 @@ def addresses(platform: Platform, entity: str = "acme") -> Iterator[str]:
     for group in acme.episodes.list():
         yield f"episodes/{group.id}"
         yield from (f"episodes/{group.id}/{one.id}" for one in acme.episodes.get(group.id))
+    for job in acme.training.list():
+        if job.kind == "prompt":
+            yield f"prompts/{job.id}"
     for rollout in acme.rollouts.list():
         yield f"rollouts/{rollout.id}"
     for review in acme.review.list():

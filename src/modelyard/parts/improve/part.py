@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from modelyard.part import Part
+from modelyard.part import Command, DashboardPage, Part
 
 if TYPE_CHECKING:
     from modelyard.domain.job import Job
@@ -59,10 +59,27 @@ def _job() -> "JobType":
     )
 
 
+def _pages() -> "Sequence[DashboardPage]":
+    from modelyard.parts.improve import pages
+
+    return (
+        DashboardPage("GET", ("prompts",), pages.listed, "Prompts", pages.has_prompt),
+        DashboardPage("GET", ("prompts", "{job}"), pages.shown),
+    )
+
+
 PART = Part(
     "improve",
     records=_records,
     changes=_changes,
     resources={"training.prompt": _prompt},
     job_types={PROMPT: _job},
+    pages=_pages,
+    commands={
+        "train prompt": Command(
+            "",
+            "modelyard.parts.improve.commands:train_prompt",
+            "Have the system text of VARIANT optimised on TASKS, by GEPA.",
+        )
+    },
 )

@@ -1,0 +1,57 @@
+"""The pages of prompt jobs, and their command."""
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from modelyard import ScriptedBackend, open_platform
+from modelyard.cli import main
+from modelyard.http.message import Request
+from modelyard.parts.dashboard.app import Dashboard
+from prompt_tasks import BEGIN, MODELS, TASKS, contains, script
+
+
+def test_a_job_is_shown_with_its_proposals_and_what_each_changes() -> None:
+    with open_platform(backend=ScriptedBackend(script, MODELS)) as platform:
+        dashboard = Dashboard(platform, reader=platform.principal)
+
+        def page(path: str) -> str:
+            answer = dashboard.handle(Request("GET", f"/dashboard/{path}", "", [("host", "localhost")], iter([])))
+            assert answer.status == 200, answer.body
+            assert isinstance(answer.body, bytes)
+            return answer.body.decode()
+
+        platform.variants.publish("desk/support", model="scripted", system=BEGIN)
+        job = platform.training.prompt("desk/support", TASKS, contains, reflection="thinker", calls=100, seed=3)
+        assert job.version().number == 2
+        assert "desk/support" in page("prompts")
+        shown = page(f"prompts/{job.id}")
+        assert f"<ins>+{job.proposals()[1].text}" in shown.replace("\n", "")
+        assert f"<del>-{BEGIN}" in shown
+        assert "version 2" in shown
+        assert shown.count('class="chip better">best') == 1
+        assert "PROMPT job" in page(f"jobs/{job.id}")
+
+
+def test_a_prompt_is_optimised_from_the_command_line(tmp_path: Path) -> None:
+    store, rows = str(tmp_path / "yard.db"), tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": one["prompt"], "expected": one["prompt"]}) + "\n" for one in TASKS))
+    with open_platform(store) as platform:
+        platform.variants.publish("desk/support", model="echo", system=BEGIN)
+
+    def say(*words: str, code: int = 0) -> str:
+        given = ["train", "prompt", "desk/support", str(rows), *words, "--store", store]
+        found = CliRunner().invoke(main, given)
+        assert found.exit_code == code, found.output
+        return found.output
+
+    asked = ("--reflection", "echo", "--reward", '{"type": "exact_match"}', "-o", "calls=20", "-o", "seed=1")
+    said = say(*asked)
+    assert said.splitlines()[-1] == "desk/support@1 has the best prompt: 1 on the held-out tasks, 1 before"
+    assert "must be an amount in USD" in say(*asked, "--budget", "much", code=1)
+    assert "did you mean 'calls'" in say(*asked, "-o", "call=3", code=2)
+    assert "is no JSON" in say("--reflection", "echo", "--reward", "{", code=2)
+    job = say(*asked, "--no-wait").strip()
+    with open_platform(store) as platform:
+        assert platform.training.get(job).status == "queued"
