@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from nursery import Nursery
-from prompt_tasks import length
 
 from modelyard import Platform, open_platform
+from prompt_tasks import length
 
 pytestmark = [pytest.mark.crash, pytest.mark.parts]
 

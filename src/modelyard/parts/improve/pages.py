@@ -1,21 +1,28 @@
-"""The pages of prompt jobs: all of them, and one with its proposals."""
+"""The pages of prompt jobs and of improvements: all of them, and one with its proposals or its roads."""
 
 from itertools import islice
 
 from modelyard.domain.job import JobStatus
 from modelyard.domain.training import TrainingJob
 from modelyard.errors import NotFound
-from modelyard.parts.dashboard.view import HtmlPage, View, empty, name_text, short_id, status_chip, when
-from modelyard.parts.improve.part import PROMPT
+from modelyard.parts.comparisons.sheet import content
+from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, name_text, short_id, status_chip, when
+from modelyard.parts.improve.improvement import Improve, ImprovementHandle
+from modelyard.parts.improve.journey import WENT
+from modelyard.parts.improve.part import PROMPT, ROADS
 from modelyard.parts.improve.records import PromptProposal
 from modelyard.parts.improve.service import PromptHandle, StartPrompt
 from modelyard.parts.reports.html import Html, chip, facts, folded, joined, section, table, tag
 from modelyard.parts.variants.differences import unified
 from modelyard.parts.variants.service import Variants
+from modelyard.platform.training.submission import CHILD
 from modelyard.report.numbers import NONE
 
 SHOWN = 50
 MOST_LOOKED_AT = 1000
+
+
+# ---- prompt jobs
 
 
 def _jobs(view: View) -> list[TrainingJob]:
@@ -116,3 +123,53 @@ def _change(one: PromptProposal, by_number: dict[int, PromptProposal]) -> Html:
     kinds = {"+": "ins", "-": "del"}
     told = tag("pre", *(tag(kinds.get(line[:1], "span"), line) for line in lines))
     return folded(f"{one.number}, from {parent.number}", told if lines else tag("p", "The same text."))
+
+
+# ---- improvements
+
+
+def has_improvement(view: View) -> bool:
+    return bool(view.platform.part(Improve).list())
+
+
+def improvements(view: View) -> HtmlPage:
+    found = [_improvement(view, one) for one in view.platform.part(Improve).list()[:SHOWN]]
+    columns = [("improvement", ""), ("variant", ""), ("roads", "number"), ("status", "choice"), ("made", "brief")]
+    start = 'platform.improve("desk/support", tasks, "token_f1", roads=[...], budget="5.00")'
+    shown = table(columns, found) if found else empty("No improvement yet. Start one:", start)
+    lead = "Several roads to better answers, at equal budget: which is worth its money."
+    return HtmlPage("Improvements", joined([shown]), live=True, lead=lead)
+
+
+def _improvement(view: View, one: ImprovementHandle) -> tuple[object, ...]:
+    job = one.stored()
+    link = view.link(name_text(f"{job.project}/{one.name}"), "improvements", one.id)
+    variant = view.link(name_text(f"{job.project}/{job.spec['variant']}"), "variants", job.spec["variant_id"])
+    return link, variant, len(job.spec[ROADS]), status_chip(job.status), when(job.created_at)
+
+
+def improvement(view: View) -> HtmlPage:
+    handle = view.platform.part(Improve).get(view.params["improvement"])
+    job = handle.stored()
+    went = job.result.get(WENT, ())
+    jobs: list[str | None] = [one.get("job") for one in went]
+    jobs += [job.result.get(CHILD), *([None] * len(job.spec[ROADS]))]
+    lines = [
+        (road["kind"], view.link(short_id(of), "jobs", of) if of else NONE)
+        for road, of in zip(job.spec[ROADS], jobs, strict=False)
+    ]
+    status = joined([status_chip(job.status), " ", job.error_message or ""])
+    parts = [facts([("status", status), ("job", view.link(short_id(job.id), "jobs", job.id))])]
+    if job.status is JobStatus.SUCCEEDED:
+        found = handle.result()
+        parts += [content(found.sheet), section("Quality against money", Html(found.plot()._repr_html_()))]
+    parts.append(section("Jobs of the roads", table([("road", "choice"), ("job", "")], lines)))
+    stop = view.action("Cancel", "improvements", job.id, "cancel", confirm="Cancel this?", kind="danger")
+    lead = "Roads from one variant, compared on rows that none of them has seen."
+    title = f"{job.project}/{handle.name}"
+    return HtmlPage(title, joined([*parts, "" if job.ended else stop]), live=not job.ended, lead=lead)
+
+
+def cancel(view: View) -> Redirect:
+    view.platform.part(Improve).get(view.params["improvement"]).cancel()
+    return Redirect(view.url("improvements", view.params["improvement"]))

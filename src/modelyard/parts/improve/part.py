@@ -86,6 +86,9 @@ def _pages() -> "Sequence[DashboardPage]":
     return (
         DashboardPage("GET", ("prompts",), pages.listed, "Prompts", pages.has_prompt),
         DashboardPage("GET", ("prompts", "{job}"), pages.shown),
+        DashboardPage("GET", ("improvements",), pages.improvements, "Improvements", pages.has_improvement),
+        DashboardPage("GET", ("improvements", "{improvement}"), pages.improvement),
+        DashboardPage("POST", ("improvements", "{improvement}", "cancel"), pages.cancel),
     )
 
 
@@ -97,10 +100,15 @@ PART = Part(
     job_types={PROMPT: _job, IMPROVE: _improvement},
     pages=_pages,
     commands={
+        "improve": Command(
+            "Work",
+            "modelyard.parts.improve.commands:improve",
+            "Try several roads to better answers, or look at what they came to.",
+        ),
         "train prompt": Command(
             "",
             "modelyard.parts.improve.commands:train_prompt",
             "Have the system text of VARIANT optimised on TASKS, by GEPA.",
-        )
+        ),
     },
 )
