@@ -26,7 +26,10 @@ PLACE: Any = {"project": "bots", "entity": "acme"}
 ROWS = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello there"}]}] * 12
 
 LISTS = ("", "jobs", "models", "runs", "tinker", "traces", "usage", "keys", "catalogue", "api")
-OF_PARTS = ("comparisons", "episodes", "reviews", "rollouts", "sweeps", "variants", "watches", "webhooks", "what-ifs")
+OF_PARTS = (
+    *("comparisons", "episodes", "improvements", "prompts", "reviews", "rollouts"),
+    *("sweeps", "variants", "watches", "webhooks", "what-ifs"),
+)
 FIRST = (
     *LISTS,
     *OF_PARTS,
@@ -78,6 +81,11 @@ def _of_parts(platform: Platform, acme: Platform) -> None:
         acme.variants.publish(name, model="echo", system=system, note=f"{LONG[:200]}\n{WORD}")
         acme.variants.promote(name, number)
         acme.variants.promote(name, number, "w" * 64)
+    asked: Any = [{"prompt": HOSTILE, "expected": LONG[:500]}]
+    acme.training.prompt(name, asked, "token_f1", reflection="echo", calls=6).wait()
+    many = [{"prompt": f"{HOSTILE[:50]} {at}", "expected": "yes"} for at in range(7)]
+    roads = [acme.improve.prompt(reflection="echo", calls=6)]
+    acme.improve(name, many, "token_f1", roads=roads, name="w" * 64).wait()
     acme.webhooks.add(f"https://hooks.example/{'path/' * 20}")
     with acme.episodes.group(LONG_NAME, model=name, size=3) as group:
         for reward, episode in zip((1.0, 3.0, None), group, strict=True):
@@ -171,6 +179,11 @@ def addresses(platform: Platform, entity: str = "acme") -> Iterator[str]:
         yield from (f"episodes/{group.id}/{one.id}" for one in acme.episodes.get(group.id))
     for asked in acme.traffic.what_if.list():
         yield f"what-ifs/{asked.id}"
+    for job in acme.training.list():
+        if job.kind == "prompt":
+            yield f"prompts/{job.id}"
+    for one in acme.improve.list():
+        yield f"improvements/{one.id}"
     for rollout in acme.rollouts.list():
         yield f"rollouts/{rollout.id}"
     for review in acme.review.list():

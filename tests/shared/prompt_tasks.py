@@ -18,6 +18,8 @@ FACTS = {
     "support": "the yellow button",
 }
 TASKS = [{"prompt": f"What about {name}?", "expected": fact} for name, fact in FACTS.items()]
+MANY = [{**one, "prompt": f"{one['prompt']} I ask {at} times."} for at in range(2, 8) for one in TASKS]
+"""Each of the facts asked for in several ways."""
 BEGIN = "Answer the customer."
 
 
@@ -28,7 +30,7 @@ def contains(output: Any, row: Mapping[str, Any]) -> bool:
 
 def answered(system: str, question: str) -> str:
     """What the model of the tasks says: a fact that its instructions have, about what the question asks."""
-    about = question.removeprefix("What about ").removesuffix("?")
+    about = re.findall(r"What about (\w+)", question)[0]
     found = re.search(rf"{about}: ([a-z -]+)\.", system)
     return f"It is {found[1]}." if found else "I do not know."
 

@@ -11,6 +11,7 @@ from modelyard.parts.distillation.taught import Taught
 from modelyard.parts.embeddings.service import Embeddings
 from modelyard.parts.episodes.service import Episodes
 from modelyard.parts.fine_tuning.service import FineTuning
+from modelyard.parts.improve.improvement import Improve
 from modelyard.parts.improve.service import StartPrompt
 from modelyard.parts.interchange.service import InspectLogs
 from modelyard.parts.loops.service import StartLoop
@@ -61,6 +62,8 @@ class StandardResources:
     """What one serves under a name: models with a prompt and parameters, in versions."""
     review: Reviews
     """Rows that people label, to check judges and correct their numbers."""
+    improve: Improve
+    """Several roads to better answers, at equal budget, compared on rows that none has seen."""
     rollouts: StagedRollouts
     """New checkpoints that come to the users of an alias in stages."""
     webhooks: Webhooks

@@ -1,7 +1,8 @@
 """How the prompt of a variant is optimised."""
 
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import attrs
 
@@ -68,3 +69,9 @@ def amount(given: object) -> Decimal | None:
     except InvalidOperation:
         return None
     return found if found.is_finite() and 0 < found < MOST_MONEY else None
+
+
+def as_text(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options with the budget as a job stores it: as plain text, where it is an amount."""
+    found = amount(options.get("budget"))
+    return options if found is None else {**options, "budget": f"{found:f}"}

@@ -1,13 +1,14 @@
-"""Prompts that are optimised: `platform.training.prompt`."""
+"""Prompts that are optimised, and roads to better answers: `platform.training.prompt`, `platform.improve`."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from modelyard.part import Part
+from modelyard.part import Command, DashboardPage, Part
 
 if TYPE_CHECKING:
     from modelyard.domain.job import Job
     from modelyard.domain.record import Record
+    from modelyard.parts.improve.improvement import Improve
     from modelyard.parts.improve.service import StartPrompt
     from modelyard.platform.jobs.job_type import JobType
     from modelyard.protocols import Snapshot
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 
 PROMPT = "prompt"
 """The kind of the jobs that optimise a prompt."""
+
+IMPROVE = "improve"
+"""The kind of the jobs that go several roads."""
+
+ROADS = "roads"
+"""The member of such a job's spec that has them."""
 
 
 def _records() -> "Sequence[Record]":
@@ -59,10 +66,49 @@ def _job() -> "JobType":
     )
 
 
+def _improve() -> "type[Improve]":
+    from modelyard.parts.improve.improvement import Improve as resource
+
+    return resource
+
+
+def _improvement() -> "JobType":
+    from modelyard.parts.improve.journey import go
+    from modelyard.parts.loops.record import awaited
+    from modelyard.platform.jobs.job_type import JobType, longest_row
+
+    return JobType(IMPROVE, go, "improvement_ended", "improvement_failed", awaits=awaited, longest_pause=longest_row)
+
+
+def _pages() -> "Sequence[DashboardPage]":
+    from modelyard.parts.improve import pages
+
+    return (
+        DashboardPage("GET", ("prompts",), pages.listed, "Prompts", pages.has_prompt),
+        DashboardPage("GET", ("prompts", "{job}"), pages.shown),
+        DashboardPage("GET", ("improvements",), pages.improvements, "Improvements", pages.has_improvement),
+        DashboardPage("GET", ("improvements", "{improvement}"), pages.improvement),
+        DashboardPage("POST", ("improvements", "{improvement}", "cancel"), pages.cancel),
+    )
+
+
 PART = Part(
     "improve",
     records=_records,
     changes=_changes,
-    resources={"training.prompt": _prompt},
-    job_types={PROMPT: _job},
+    resources={"training.prompt": _prompt, "improve": _improve},
+    job_types={PROMPT: _job, IMPROVE: _improvement},
+    pages=_pages,
+    commands={
+        "improve": Command(
+            "Work",
+            "modelyard.parts.improve.commands:improve",
+            "Try several roads to better answers, or look at what they came to.",
+        ),
+        "train prompt": Command(
+            "",
+            "modelyard.parts.improve.commands:train_prompt",
+            "Have the system text of VARIANT optimised on TASKS, by GEPA.",
+        ),
+    },
 )

@@ -1,15 +1,17 @@
 """`platform.training.prompt`: have the prompt of a variant optimised, as a job."""
 
-from collections.abc import Mapping
-from typing import Any, Unpack
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, Unpack
 
 import attrs
 
+from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal, check_idempotency_key
 from modelyard.domain.job import Job
 from modelyard.domain.worker import Resources, check_resources
 from modelyard.errors import InvalidInput, NotFound
-from modelyard.parts.improve.config import PromptConfig, PromptOptions, amount
+from modelyard.formats.json import as_json
+from modelyard.parts.improve.config import PromptConfig, PromptOptions, as_text
 from modelyard.parts.improve.part import PROMPT
 from modelyard.parts.improve.records import PromptProposal
 from modelyard.parts.loops.request import Reward, Tasks, kept_reward, stored_tasks
@@ -27,6 +29,8 @@ from modelyard.platform.training.methods import resolved
 from modelyard.platform.training.service import Training, check_options
 from modelyard.platform.training.submission import SEED_BYTES
 from modelyard.protocols import Snapshot
+
+T = TypeVar("T")
 
 
 class PromptHandle(JobHandle):
@@ -93,10 +97,29 @@ class StartPrompt:
         proposal is kept as it is booked: killed at any point, the job continues and asks nothing twice. Raises as
         `training.loop` does.
         """
+        add, given = Training(self._runtime, self._principal)._add, {**options, "reflection": reflection}
+        made = self.submit(
+            variant, tasks, reward, add, held_out=held_out, key=idempotency_key, needs=needs, options=given
+        )
+        return PromptHandle(self._runtime, self._principal, made.id)
+
+    def submit(
+        self,
+        variant: str,
+        tasks: Tasks,
+        reward: Reward | None,
+        add: Callable[[Job], T],
+        *,
+        held_out: Tasks | None,
+        key: str | None,
+        needs: Resources | None,
+        options: Mapping[str, Any],
+    ) -> T:
+        """Check what is asked for, and have the job added. Returns what `add` does; raises as a call does."""
         check_options(PROMPT, PromptOptions, options, PromptConfig)
-        config = resolved(PromptConfig, {**_as_text(options), "reflection": reflection})
+        config = resolved(PromptConfig, as_text(options))
         found, version = self._runtime.store.read(lambda snapshot: self._found(snapshot, variant))
-        key, needed = check_idempotency_key(idempotency_key), check_resources({} if needs is None else needs)
+        key, needed = check_idempotency_key(key), check_resources({} if needs is None else needs)
         self._runtime.require_room()
         namespace = (found.entity, found.project)
         served = ServedVariant(found, version)
@@ -111,6 +134,9 @@ class StartPrompt:
             spec = {
                 "variant_id": found.id,
                 "version": version.number,
+                "request": digest(
+                    as_json([found.id, version.number, attrs.asdict(config), scorer, counts, stored.digest])
+                ),
                 "optimisation": self._runtime.ids(),
                 "config": attrs.asdict(config),
                 "reward": scorer,
@@ -120,9 +146,7 @@ class StartPrompt:
                 "seed": self._seed(config),
             }
             head = (self._runtime.ids(), PROMPT, *namespace, f"{found.id}/prompt", self._runtime.clock.now())
-            job = Job(*head, spec, idempotency_key=key, **needed)
-            made = Training(self._runtime, self._principal)._add(job)
-        return PromptHandle(self._runtime, self._principal, made.id)
+            return add(Job(*head, spec, idempotency_key=key, **needed))
 
     def get(self, job_id: str) -> PromptHandle:
         """Return the handle of a prompt job by its id. Raises `NotFound`."""
@@ -144,9 +168,3 @@ class StartPrompt:
     def _seed(self, config: PromptConfig) -> int:
         drawn = int.from_bytes(self._runtime.randomness(SEED_BYTES), "big")
         return drawn if config.seed is None else config.seed
-
-
-def _as_text(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options with the budget as a job stores it: as plain text, where it is an amount."""
-    found = amount(options.get("budget"))
-    return options if found is None else {**options, "budget": f"{found:f}"}

@@ -1,0 +1,453 @@
+"""`platform.improve`: several roads to better answers at equal budget, compared on rows that none of them has seen."""
+
+import random
+from collections.abc import Mapping, Sequence
+from decimal import ROUND_DOWN, Decimal
+from functools import cached_property, partial
+from typing import Any
+
+import attrs
+
+from modelyard.domain.canonical import digest
+from modelyard.domain.evaluation.comparison import MetricComparison, Verdict
+from modelyard.domain.evaluation.statistics import CONFIDENCE, Interval
+from modelyard.domain.identity import Attribution, Principal, check_idempotency_key, check_name
+from modelyard.domain.job import Job, JobKind, JobStatus
+from modelyard.domain.models import Checkpoint, Model, ModelName
+from modelyard.domain.usage import Budget
+from modelyard.errors import Conflict, InvalidInput, NotFound, located_at
+from modelyard.formats.json import as_json
+from modelyard.parts.comparisons.service import CompareAll
+from modelyard.parts.comparisons.several import RunsComparison
+from modelyard.parts.comparisons.sheet import Sheet, SheetTable, Shown
+from modelyard.parts.distillation.taught import Teacher
+from modelyard.parts.improve.config import MOST_MONEY, PromptConfig, amount, as_text
+from modelyard.parts.improve.journey import RUNS, WENT
+from modelyard.parts.improve.part import IMPROVE, ROADS
+from modelyard.parts.improve.roads import DISTIL_ROAD, PROMPT_ROAD, SFT_ROAD, Road, distil, prompt, rl, sft
+from modelyard.parts.loops.request import Reward, Tasks, kept_reward, resolve, stored_tasks
+from modelyard.parts.reports.frames import load_pandas
+from modelyard.parts.reports.line_plot import Panel, Plot, Series
+from modelyard.parts.variants.asking import ServedVariant
+from modelyard.parts.variants.models import full_name
+from modelyard.parts.variants.naming import found_variant, found_version, named
+from modelyard.parts.variants.records import Variant, VariantVersion
+from modelyard.platform.checkpoints.transactions import create
+from modelyard.platform.evaluations.input_rows import rows_given
+from modelyard.platform.evaluations.model_under_test import CompletionModel, messages_of
+from modelyard.platform.evaluations.service import Evaluations
+from modelyard.platform.jobs.claims import requester_spec
+from modelyard.platform.jobs.queue import announce, enqueue
+from modelyard.platform.jobs.service import cancel_found
+from modelyard.platform.jobs.waiting import wait_for_success
+from modelyard.platform.models.service import Models
+from modelyard.platform.paging import get_or_none, iter_index
+from modelyard.platform.runtime import Runtime
+from modelyard.platform.training.data import own
+from modelyard.platform.training.methods import METHODS, resolved
+from modelyard.platform.training.submission import SEED_BYTES, require_offered
+from modelyard.platform.usage.booking import budget_id
+from modelyard.protocols import Snapshot, Tx
+from modelyard.report.numbers import NONE, interval_text
+
+MOST_ROADS = 8
+LEAST_UNSEEN = 2
+COLUMNS = ("road", "version", "score", "difference", "interval", "p", "verdict", "USD", "per USD", "what happened")
+NUMBERS = ("score", "difference", "interval", "p", "USD", "per USD")
+
+
+@attrs.frozen
+class RoadResult:
+    """What a road came to. `version` is that of the variant, None where it made none. `score` is the mean reward of it
+    on the unseen rows, and `difference` that to the version that all began with, with its interval, which is widened
+    for the number of roads (Bonferroni); `p` is corrected for it, too (Holm). `spent` is in USD. `why` says what has
+    ended it, in words."""
+
+    road: str
+    version: int | None
+    score: float | None
+    difference: float | None
+    interval: str
+    p: float | None
+    verdict: Verdict | None
+    spent: Decimal
+    why: str
+
+    @property
+    def per_usd(self) -> float | None:
+        """How much of the reward a USD has bought, None for what was free or made nothing."""
+        return None if not self.spent or self.difference is None else self.difference / float(self.spent)
+
+
+@attrs.frozen(repr=False, slots=False)
+class ImprovementResult(Shown):
+    """The roads of an improvement side by side: `print` it, leave it at the end of a notebook's cell, or save it.
+    `baseline` is the score of the version `number` that all began with, on the same `rows`."""
+
+    name: str
+    variant: str
+    number: int
+    baseline: float | None
+    rows: int
+    roads: tuple[RoadResult, ...]
+    comparison: RunsComparison | None
+
+    @property
+    def best(self) -> RoadResult | None:
+        """The road that is shown to be better than the beginning, by most; None if none is."""
+        better = [one for one in self.roads if one.verdict is Verdict.BETTER]
+        return max(better, key=lambda one: one.difference or 0.0, default=None)
+
+    @property
+    def recommendation(self) -> str:
+        """What to serve, in words."""
+        best = self.best
+        if best is None:
+            return f"No road is shown to be better than {self.variant}@{self.number}: keep it."
+        return (
+            f"Take {self.variant}@{best.version}, by the road {best.road}: {best.difference:+.4g} ({best.interval}) "
+            f"on unseen rows, for {best.spent:f} USD."
+        )
+
+    def plot(self) -> Plot:
+        """Plot the score on unseen rows against what was spent, a line from the beginning to each road."""
+        start = self.baseline or 0.0
+        ends = [(one.road, (float(one.spent), one.score)) for one in self.roads if one.score is not None]
+        lines = [Series(road, [(0.0, start), end]) for road, end in ends]
+        return Plot(f"Roads of {self.name}", "USD spent", (Panel("score on unseen rows", tuple(lines)),))
+
+    def to_pandas(self) -> Any:
+        """Return the roads as a data frame. Raises `MissingExtra` if pandas is not installed."""
+        return load_pandas().DataFrame([{**attrs.asdict(one), "per_usd": one.per_usd} for one in self.roads])
+
+    def __repr__(self) -> str:
+        return f"<ImprovementResult {self.name}: {self.recommendation}>"
+
+    @cached_property
+    def sheet(self) -> Sheet:
+        """The table of the roads, and what it says."""
+        start = (f"{self.variant}@{self.number}", self.number, _number(self.baseline), *[NONE] * 6, "where all began")
+        lines = [start, *(_line(one) for one in self.roads)]
+        notes = [f"means of {self.rows} rows that no road has seen; differences from the first line, row by row"]
+        if self.comparison is not None:
+            notes.append(f"p corrected for {self.comparison.tests} tests (Holm)")
+        table = SheetTable("Roads", COLUMNS, lines, NUMBERS)
+        return Sheet(f"Improvement {self.name}", [self.recommendation], [table], notes)
+
+
+def _line(one: RoadResult) -> tuple[object, ...]:
+    made = NONE if one.version is None else one.version
+    verdict = NONE if one.verdict is None else one.verdict.value
+    numbers = (_number(one.score), _number(one.difference), one.interval or NONE, _number(one.p))
+    return one.road, made, *numbers, verdict, f"{one.spent:f}", _number(one.per_usd), one.why
+
+
+def _number(value: float | None) -> str:
+    return NONE if value is None else f"{value:.4g}"
+
+
+class ImprovementHandle:
+    """One improvement, found again by its name or id after a restart: `platform.improve.get(name)`.
+
+    While some worker is alive, `wait` waits for it. Without one it runs the jobs in the calling thread.
+    """
+
+    def __init__(self, runtime: Runtime, principal: Principal, job_id: str) -> None:
+        self.id: str = job_id
+        self._runtime, self._principal = runtime, principal
+
+    def __repr__(self) -> str:
+        return f"<ImprovementHandle {self.name}>"
+
+    @property
+    def name(self) -> str:
+        """Its name in its project."""
+        return str(self.stored().spec["name"])
+
+    @property
+    def status(self) -> JobStatus:
+        """The status of its job."""
+        return self.stored().status
+
+    def stored(self) -> Job:
+        """Return its job as it is stored. Raises `NotFound`."""
+        return self._runtime.store.read(self._found)
+
+    def wait(self, timeout: float | None = None) -> "ImprovementHandle":
+        """Wait until all roads are compared, and return this. A road that fails ends, and its line says why. Raises
+        `JobFailed`; and TimeoutError after `timeout` seconds."""
+        wait_for_success(self._runtime, self.stored, timeout, None)
+        return self
+
+    def cancel(self) -> "ImprovementHandle":
+        """End it, and the job that it waits for."""
+        cancel_found(self._runtime, self._principal, lambda tx: self._found(tx), lambda tx, job: job)
+        return self
+
+    def result(self, timeout: float | None = None) -> ImprovementResult:
+        """Wait, and return what the roads came to. Raises as `wait`, and `NotFound` if a run was deleted."""
+        job = self.wait(timeout).stored()
+        runs = list(job.result[RUNS].values())
+        compare, several = CompareAll(self._runtime, self._principal), None
+        by_version = dict[int, tuple[MetricComparison, Interval | None]]()
+        if len(runs) > 1:
+            several = compare(runs, runs[0])
+            sure = 1 - (1 - CONFIDENCE) / (len(runs) - 1)  # so that all intervals hold together
+            wide = compare(runs, runs[0], confidence=sure)
+            for pair, other, name in zip(several.pairs, wide.pairs, [*job.result[RUNS]][1:], strict=True):
+                interval = other.comparison.metrics[0].paired.interval
+                by_version[int(name.rpartition("@")[2])] = pair.comparison.metrics[0], interval
+        baseline = self._mean(runs[0])
+        roads = tuple(self._road(*one, by_version) for one in zip(job.spec[ROADS], job.result[WENT], strict=True))
+        variant = f"{job.entity}/{job.project}/{job.spec['variant']}"
+        counts = (job.spec["held_out"], roads, several)
+        return ImprovementResult(self.name, variant, job.spec["version"], baseline, *counts)
+
+    def _mean(self, run_id: str) -> float | None:
+        found = Evaluations(self._runtime, self._principal).report(run_id)
+        return found.aggregate.metrics[0].mean
+
+    def _road(
+        self,
+        road: Mapping[str, Any],
+        went: Mapping[str, Any],
+        by_version: Mapping[int, tuple[MetricComparison, Interval | None]],
+    ) -> RoadResult:
+        version, spent = went.get("version"), Decimal(went.get("spent", "0"))
+        if version is None or version not in by_version:
+            return RoadResult(road["kind"], version, None, None, "", None, None, spent, went["why"])
+        found, interval = by_version[version]
+        between = "" if interval is None else interval_text(interval, found.kind)
+        numbers = (found.candidate, found.paired.difference, between, found.corrected, found.verdict)
+        return RoadResult(road["kind"], version, *numbers, spent, went["why"])
+
+    def _found(self, snapshot: Snapshot) -> Job:
+        job = get_or_none(snapshot, Job, self.id)
+        if job is None or job.kind != IMPROVE or not self._principal.scope.covers(job.entity, job.project):
+            raise NotFound("Improvement", self.id)
+        return job
+
+
+class Improve:
+    """Starts improvements, and finds them again: `platform.improve`, called as a method is.
+
+    roads = [platform.improve.prompt(reflection="big-model"), platform.improve.sft(epochs=2)]
+    print(platform.improve("desk/support", tasks, "token_f1", roads=roads, budget="5.00").result())
+    """
+
+    prompt = staticmethod(prompt)
+    sft = staticmethod(sft)
+    rl = staticmethod(rl)
+    distil = staticmethod(distil)
+
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self._runtime, self._principal = runtime, principal
+
+    def __call__(
+        self,
+        target: str,
+        tasks: Tasks,
+        reward: Reward | None = None,
+        *,
+        roads: Sequence[Road],
+        budget: "str | int | Decimal | None" = None,
+        unseen: float = 0.3,
+        max_tokens: int = 1024,
+        seed: int | None = None,
+        name: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> ImprovementHandle:
+        """Try several roads to better answers, each on an equal part of the budget, and compare what they came to.
+
+        `target` is a variant, such as "desk/support@3". `tasks` and `reward` are as for `training.prompt`. A part of
+        the tasks, `unseen`, is drawn by the `seed` and shown to no road; on it, all are evaluated, with answers of at
+        most `max_tokens`, and compared with the target row by row, p corrected for the number of roads (Holm). Each
+        road is a job of its own, and makes a version of the variant; those that train make a model of their own, from
+        the base model, or for `sft` from the checkpoint that the variant has. The budget in USD is what the roads may
+        spend together; the comparison is booked besides. A road that fails or runs out of its part ends with its best
+        until then. Raises as `training.prompt`, and `Conflict` for a name that is taken.
+        """
+        if (
+            not isinstance(roads, Sequence)
+            or not 1 <= len(roads) <= MOST_ROADS
+            or not all(isinstance(one, Road) for one in roads)
+        ):
+            raise InvalidInput.at("roads", msg=f"must be 1 to {MOST_ROADS} roads, such as platform.improve.sft()")
+        if budget is not None and amount(budget) is None:
+            raise InvalidInput.at("budget", msg='must be an amount in USD, above 0, such as "5.00"')
+        key = check_idempotency_key(idempotency_key)
+        told = [[one.kind, dict(one.options), None if one.rows is None else list(one.rows)] for one in roads]
+        asked = [as_json(told, at=("roads",)), str(budget), unseen, max_tokens, seed, name]
+        variant, version, checkpoint, taken = self._runtime.store.read(partial(self._start, target))
+        self._runtime.require_room()
+        namespace, job_id = (variant.entity, variant.project), self._runtime.ids()
+        named_ = check_name(name or f"{variant.name}-{job_id[-6:]}", "name")
+        if named_ in taken and key is None:
+            raise Conflict(f"there is an improvement {variant.project}/{named_} already; choose another name")
+        drawn = int.from_bytes(self._runtime.randomness(SEED_BYTES), "big") if seed is None else seed
+        scorer = kept_reward(self._runtime, self._principal, namespace, reward)
+        shown, kept = _split(list(rows_given(self._runtime, self._principal, tasks)), unseen, drawn)
+        served = ServedVariant(variant, version)
+        parts = [
+            self._part(one, at, variant, version, checkpoint, named_, job_id, shown) for at, one in enumerate(roads)
+        ]
+        share, now = _share(amount(budget), len(roads)), self._runtime.clock.now()
+        parts = [{**one, "budget": share} for one in parts]
+        trained = [one for one in parts if one["model"]]
+        models = [Model(one["model_id"], *namespace, one["model"], one["base"], now) for one in trained]
+
+        with stored_tasks(self._runtime, self._principal, shown, kept, lambda row: messages_of(served.row(row))) as (
+            stored,
+            counts,
+        ):
+            spec = {
+                "request": digest(as_json([variant.id, version.number, scorer, asked, stored.digest])),
+                "name": named_,
+                "variant": variant.name,
+                "variant_id": variant.id,
+                "version": version.number,
+                ROADS: parts,
+                "reward": scorer,
+                "asker": requester_spec(self._runtime, self._principal),
+                "max_tokens": max_tokens,
+                "seed": drawn,
+                **own(stored),
+                **counts,
+            }
+            lane = f"{variant.id}/{job_id}"
+            job = Job(job_id, IMPROVE, *namespace, lane, now, spec, idempotency_key=key)
+            made = self._runtime.store.transact(partial(self._add, job, models, trained))
+        if made.id == job.id:
+            announce(self._runtime, made)
+        return ImprovementHandle(self._runtime, self._principal, made.id)
+
+    def get(self, name: str) -> ImprovementHandle:
+        """Return an improvement by its id, or by its name as "project/name". Raises `NotFound`."""
+        if "/" not in name:
+            found = ImprovementHandle(self._runtime, self._principal, name)
+            found.stored()
+            return found
+        place, _, own_name = name.rpartition("/")
+        entity, _, project = place.rpartition("/")
+        for one in self.list():
+            job = one.stored()
+            if (job.entity, job.project, one.name) == (entity or self._principal.entity, project, own_name):
+                return one
+        raise NotFound("Improvement", name)
+
+    def list(self) -> "list[ImprovementHandle]":
+        """List the improvements that the caller may see, the newest first."""
+        scope = self._principal.scope
+
+        def query(snapshot: Snapshot) -> list[str]:
+            index = ("all",) if scope.entity is None else ("by_entity", scope.entity)
+            found = iter_index(snapshot, Job, *index)
+            return [one.id for one in found if one.kind == IMPROVE and scope.covers(one.entity, one.project)]
+
+        ids = self._runtime.store.read(query)
+        return [ImprovementHandle(self._runtime, self._principal, one) for one in reversed(ids)]
+
+    def _start(self, target: str, snapshot: Snapshot) -> tuple[Variant, VariantVersion, Checkpoint | None, set[str]]:
+        parsed = named(target, self._principal.entity)
+        variant = found_variant(snapshot, self._principal, parsed)
+        version = found_version(snapshot, variant, parsed)
+        trained = ModelName.parse(full_name(variant.entity, version.content.model))
+        checkpoint = None
+        if trained is not None and trained.step is not None:
+            model = snapshot.find(Model, "name", trained.entity, trained.project, trained.name)
+            checkpoint = None if model is None else snapshot.find(Checkpoint, "step", model.id, trained.step)
+        jobs = iter_index(snapshot, Job, "by_entity", variant.entity)
+        own_ = [one for one in jobs if one.kind == IMPROVE and one.project == variant.project]
+        return variant, version, checkpoint, {one.spec["name"] for one in own_}
+
+    def _part(
+        self,
+        road: Road,
+        at: int,
+        variant: Variant,
+        version: VariantVersion,
+        checkpoint: Checkpoint | None,
+        name: str,
+        job_id: str,
+        rows: Sequence[Mapping[str, Any]],
+    ) -> dict[str, Any]:
+        """Return a road as its job keeps it. Raises `InvalidInput` for one that cannot be gone."""
+        base = version.content.model
+        if checkpoint is not None:
+            base = self._runtime.store.read(lambda snapshot: snapshot.get(Model, checkpoint.model_id)).base_model
+        with located_at("roads", at):
+            self._check(road, base, (variant.entity, variant.project))
+        part: dict[str, Any] = {
+            "kind": road.kind,
+            "options": as_json(dict(road.options), at=("roads", at)),
+            "rows": None if road.rows is None else as_json(list(road.rows), at=("roads", at)),
+            "purse": "",
+            "model": "",
+            "start": None,
+        }
+        if road.kind == PROMPT_ROAD:
+            return part
+        answered = all(isinstance(one.get("expected"), str) for one in rows)
+        if road.kind == SFT_ROAD and road.rows is None and not answered:
+            raise InvalidInput.at("roads", at, msg="needs data, or tasks that all have an expected answer, as text")
+        if road.kind != SFT_ROAD and checkpoint is not None:
+            msg = "begins with a base model, and the variant has a checkpoint; take sft, or a variant of the base model"
+            raise InvalidInput.at("roads", at, msg=msg)
+        purse = f"improve-{job_id}-{at}"
+        return {
+            **part,
+            "purse": purse,
+            "budget_id": budget_id(variant.entity, purse),
+            "model": check_name(f"{name}-{at + 1}-{road.kind}", "name"),
+            "model_id": self._runtime.ids(),
+            "base": base,
+            "start": None if checkpoint is None else checkpoint.id,
+        }
+
+    def _check(self, road: Road, base: str, namespace: tuple[str, str]) -> None:
+        """Raise as the job of a road would, `InvalidInput` for its options and `ModelNotFound` among them."""
+        if road.kind == PROMPT_ROAD:
+            config = resolved(PromptConfig, as_text(road.options))
+            CompletionModel.of(self._runtime, self._principal, config.reflection, namespace, {})
+            return
+        if road.kind == DISTIL_ROAD:
+            Teacher(self._runtime, self._principal, Attribution(*namespace), road.options["teacher"]).require()
+        kind = {SFT_ROAD: JobKind.SFT, DISTIL_ROAD: JobKind.DISTILL}.get(road.kind, JobKind.RL)
+        if base not in list(Models(self._runtime, self._principal).trainable()):
+            raise InvalidInput.at(msg=f"trains the model of the variant, and {base!r} cannot be trained here")
+        require_offered(self._runtime, base, kind)
+        method = METHODS[kind].of(self._runtime.trainers, base).config
+        (resolved if road.kind == SFT_ROAD else _of_loop)(method, road.options)
+
+    def _add(self, job: Job, models: Sequence[Model], parts: Sequence[Mapping[str, Any]], tx: Tx) -> Job:
+        made = enqueue(tx, job, self._runtime.settings.max_queued_jobs)
+        if made.id != job.id:
+            return made
+        for model, part in zip(models, parts, strict=True):
+            create(tx, model, self._runtime.ids(), False)
+            limit = MOST_MONEY if part["budget"] is None else Decimal(part["budget"])
+            tx.add(Budget(part["budget_id"], job.entity, limit))
+        return made
+
+
+def _of_loop(config: Any, options: Mapping[str, Any]) -> object:
+    return resolve(options, config)
+
+
+def _share(budget: Decimal | None, roads: int) -> str | None:
+    """Return the part of a budget that each road may spend, as text."""
+    return None if budget is None else f"{(budget / roads).quantize(Decimal('0.000001'), ROUND_DOWN).normalize():f}"
+
+
+def _split(rows: list[Mapping[str, Any]], unseen: float, seed: int) -> tuple[list[Any], list[Any]]:
+    """Draw the rows that no road sees; equal rows are on one side. Raises `InvalidInput` where too few are left."""
+    found = dict[str, list[Mapping[str, Any]]]()
+    for at, row in enumerate(rows):
+        found.setdefault(digest(as_json(row, at=("tasks", at))), []).append(row)
+    count = round(len(found) * unseen) if isinstance(unseen, int | float) and 0 < unseen < 1 else 0
+    if not LEAST_UNSEEN <= count < len(found):
+        msg = f"must be a part of the tasks, between 0 and 1, of {LEAST_UNSEEN} different ones or more, and not all"
+        raise InvalidInput.at("unseen", msg=msg)
+    kept = set(random.Random(str(seed)).sample([*found], count))  # noqa: S311 - it must be the same again
+    shown = [row for key, same in found.items() if key not in kept for row in same]
+    return shown, [row for key, same in found.items() if key in kept for row in same]

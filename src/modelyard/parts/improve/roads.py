@@ -1,0 +1,41 @@
+"""The roads to better answers, as values: a prompt that is optimised, and weights that are trained."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from modelyard.domain.record import frozen_mapping
+
+PROMPT_ROAD, SFT_ROAD, RL_ROAD, DISTIL_ROAD = "prompt", "sft", "rl", "distil"
+
+
+@attrs.frozen
+class Road:
+    """One way to improve a variant: its `kind`, the options of its job, and the `rows` that it learns from, None for
+    what the tasks give."""
+
+    kind: str
+    options: Mapping[str, Any] = attrs.field(converter=frozen_mapping)
+    rows: tuple[Mapping[str, Any], ...] | None = None
+
+
+def prompt(*, reflection: str, **options: Any) -> Road:
+    """Optimise the system text: a job of `training.prompt`, with its options."""
+    return Road(PROMPT_ROAD, {"reflection": reflection, **options})
+
+
+def sft(data: Iterable[Mapping[str, Any]] | None = None, **options: Any) -> Road:
+    """Fine-tune the model: a job of `training.sft`, with its options. `data` are its rows, by default the tasks
+    with their `expected` answers, under the prompt of the variant."""
+    return Road(SFT_ROAD, options, None if data is None else tuple(data))
+
+
+def rl(**options: Any) -> Road:
+    """Reward the model for its answers: a job of `training.loop`, with its options."""
+    return Road(RL_ROAD, options)
+
+
+def distil(*, teacher: str, **options: Any) -> Road:
+    """Have the model answer as `teacher` does: a job of `training.loop` with a teacher, and its options."""
+    return Road(DISTIL_ROAD, {"teacher": teacher, **options})
