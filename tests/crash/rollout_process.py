@@ -18,11 +18,11 @@ from modelyard.testing.clock import ManualClock
 NAME = "desk/support"
 SCORER = {"says": {"type": "regular_expression", "pattern": "."}}
 SHADOW = {"answers": 2, "share": 1.0, "purse": "0.01", "scorer": SCORER}
-GUARD = NotWorse("thumbs", margin=0.4, confidence=0.5)
+ENOUGH, SURE = (NotWorse("thumbs", margin=margin, confidence=0.5) for margin in (0.8, 0.4))
 ENDS: dict[str, Any] = {
-    "promoted": {"step": 1, "least": 1, "shadow": SHADOW},
-    "rolled_back": {"step": 0, "least": 8},
-    "stopped": {"step": 0},
+    "promoted": {"guard": ENOUGH, "step": 1, "least": 1, "shadow": SHADOW},
+    "rolled_back": {"guard": SURE, "step": 0, "least": 8},
+    "stopped": {"guard": SURE, "step": 0},
 }
 
 
@@ -74,7 +74,7 @@ def run(store: Any, artifacts: Any, started: int) -> None:
         watched.known |= {one.id: (one.state, one.stage) for one in platform.rollouts.list()}
         for at, (end, options) in enumerate(ENDS.items()):
             known = [*platform.rollouts.list()][at:]
-            one = known[0] if known else platform.rollouts.start(NAME, canary=[0.5, 1], guard=GUARD, **options)
+            one = known[0] if known else platform.rollouts.start(NAME, canary=[0.5, 1], **options)
             while not one.state.ended:
                 one = live(platform, one, end)
                 clock.advance(1.0)

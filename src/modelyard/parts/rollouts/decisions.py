@@ -85,7 +85,7 @@ class Standing:
 
     @property
     def verdict(self) -> str:
-        """What the sequence shows."""
+        """What the sequence shows of the candidate, in words."""
         if self.high < -self.margin:
             return f"worse by more than {self.margin:g}"
         if self.low > -self.margin:
