@@ -5,22 +5,24 @@ is stopped by hand while some have it.
 """
 
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 
 from moments import name_of, tell
 
 from modelyard import NotWorse, Platform, open_platform
 from modelyard.parts.rollouts.mirror import drain
-from modelyard.parts.rollouts.records import RolloutState, StagedRollout
+from modelyard.parts.rollouts.records import RolloutState, StagedRollout, place_of
 from modelyard.testing.clock import ManualClock
 
 NAME = "desk/support"
-SHADOW = {"answers": 2, "share": 1.0, "purse": "0.01"}
-GUARD = NotWorse("thumbs", margin=0.4, confidence=0.5)
+SCORER = {"says": {"type": "regular_expression", "pattern": "."}}
+SHADOW = {"answers": 2, "share": 1.0, "purse": "0.01", "scorer": SCORER}
+ENOUGH, SURE = (NotWorse("thumbs", margin=margin, confidence=0.5) for margin in (0.8, 0.4))
 ENDS: dict[str, Any] = {
-    "promoted": {"step": 1, "least": 1, "shadow": SHADOW},
-    "rolled_back": {"step": 0, "least": 6},
-    "stopped": {"step": 0},
+    "promoted": {"guard": ENOUGH, "step": 1, "least": 1, "shadow": SHADOW},
+    "rolled_back": {"guard": SURE, "step": 0, "least": 8},
+    "stopped": {"guard": SURE, "step": 0},
 }
 
 
@@ -34,7 +36,7 @@ def prepare(platform: Platform) -> None:
 
 
 class ChangesWatched:
-    """A store whose moments are also the changes of rollouts: `change 2 inside` is before the second is committed."""
+    """A store whose moments are also the changes of rollouts: `watch 1 inside` is before a rollout has all users."""
 
     def __init__(self, store: Any) -> None:
         self._store, self._moments = store, store._moments
@@ -44,24 +46,23 @@ class ChangesWatched:
         return getattr(self._store, name)
 
     def transact(self, step: Any, durable: bool = True) -> Any:
-        call = named = ""
+        named = ""
 
         def watched(tx: Any) -> Any:
-            nonlocal call, named
+            nonlocal named
             result = step(tx)
             found = result[0] if isinstance(result, tuple) else result
             if isinstance(found, StagedRollout) and self.known.get(found.id) != (found.state, found.stage):
                 self.known[found.id] = found.state, found.stage
-                call, named = self._moments.number("change"), f"{found.state} {found.stage}"
-                self._moments.named = named
-                self._moments.at(f"{call} inside")
+                self._moments.named = named = f"{found.state} {found.stage}"
+                self._moments.at(f"{named} inside")
             return result
 
         watched.__qualname__ = name_of(step)
         result = self._store.transact(watched, durable)
-        if call:
+        if named:
             self._moments.named = named
-            self._moments.at(f"{call} after")
+            self._moments.at(f"{named} after")
         return result
 
 
@@ -69,23 +70,24 @@ def run(store: Any, artifacts: Any, started: int) -> None:
     """Go on until the last rollout has ended. `started` is how many programs were before this one."""
     clock = ManualClock(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=1 + started))
     watched: Any = ChangesWatched(store)
-    with open_platform(store=watched, artifacts=artifacts, clock=clock) as platform:
+    with open_platform(store=watched, artifacts=artifacts, clock=clock, randomness=bytes) as platform:
         watched.known |= {one.id: (one.state, one.stage) for one in platform.rollouts.list()}
         for at, (end, options) in enumerate(ENDS.items()):
             known = [*platform.rollouts.list()][at:]
-            one = known[0] if known else platform.rollouts.start(NAME, canary=[0.5, 1], guard=GUARD, **options)
+            one = known[0] if known else platform.rollouts.start(NAME, canary=[0.5, 1], **options)
             while not one.state.ended:
                 one = live(platform, one, end)
                 clock.advance(1.0)
 
 
 def live(platform: Platform, one: StagedRollout, end: str) -> StagedRollout:
-    """Let a user ask and say what they think, and look."""
+    """Let a user ask and say what they think, and look: of each arm in turn."""
     rollouts = platform.rollouts
-    count = sum(1 for _ in rollouts.answers(one.id))
-    if end == "stopped" and count == 2:
+    asked = sum(1 for _ in rollouts.answers(one.id))
+    if end == "stopped" and asked == 2:
         return rollouts.stop(one.id)
-    user = f"user {count}"
+    names = (f"{asked} {number}" for number in count())
+    user = next(name for name in names if (place_of(one.user_digest(f"user {name}")) < 0.5) is (asked % 2 == 0))
     sent = platform.chat.complete(model=f"{NAME}:prod", messages="hello", user=user, max_tokens=2)
     tell("answered", one.id, sent.id)
     if one.state is RolloutState.SHADOW:

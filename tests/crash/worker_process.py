@@ -13,6 +13,7 @@ import select
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from importlib import import_module
@@ -173,6 +174,8 @@ def born(line: bytes) -> int:
     try:
         work(Request(**json.loads(line)))
         status = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(status)

@@ -44,7 +44,7 @@ def rows(count: int, of: str = "row") -> list[dict[str, str]]:
 def test_what_reads_is_always_there_and_what_acts_only_where_it_is_allowed() -> None:
     acting = {tool.name for tool in TOOLS if tool.act}
     assert READS.keys() == {tool.name for tool in TOOLS} - acting
-    assert tools_for(["promote"]).keys() - READS.keys() == {"promote", "roll_back"}
+    assert tools_for(["promote"]).keys() - READS.keys() == {"promote", "roll_out", "roll_back"}
     assert tools_for(["train"]).keys() - READS.keys() == {"create_model", "train"}
     assert ALL.keys() - READS.keys() == acting
 
@@ -54,7 +54,7 @@ def test_each_tool_says_what_it_does_and_takes_and_refuses_what_it_does_not_know
         assert tool.help.endswith(".")
         assert all("description" in json.dumps(field) for field in tool.schema["properties"].values())
         assert refusal(yard, tool.name, bogus=1).startswith(("bogus: is not known", "baseline: "))
-    assert len(json.dumps([[tool.name, tool.help, tool.schema] for tool in TOOLS])) < 12_000
+    assert len(json.dumps([[tool.name, tool.help, tool.schema] for tool in TOOLS])) < 12_500
 
 
 def test_pages_follow_each_other_to_the_end(yard: Platform) -> None:
@@ -228,6 +228,20 @@ def test_acts_are_refused_as_in_python(yard: Platform) -> None:
     assert "bogus" in refusal(yard, "train", method="sft", model="desk/support", data="x", options={"bogus": 1})
     assert "quiz" in refusal(yard, "promote", model="desk/support", step=0, evaluation="quiz")
     assert "base_model" in refusal(yard, "create_model", model="desk/other", base_model="nothing")
+
+
+def test_a_rollout_is_started_where_that_is_allowed_and_looked_at(yard: Platform) -> None:
+    for text in ("old", "new"):
+        yard.variants.publish("desk/help", model="echo", template=f"{text}: {{question}}")
+    yard.variants.promote("desk/help", 1)
+    asked: Any = {"model": "variants/desk/help", "step": 2, "also": {"errors": 0.1}, "shadow": "1h"}
+    assert refusal(yard, "roll_out", READS, **asked).startswith("there is no tool 'roll_out'")
+    made = answer(yard, "roll_out", **asked)
+    (listed,) = answer(yard, "rollouts")["items"]
+    assert (listed["id"], made["state"]) == (made["rollout"], "shadow")
+    assert "variants/desk/help@prod, version 1 to 2: shadow, 0% of the users have version 2." in listed["text"]
+    assert "errors: surely 0 to 1, of at most 0.1" in listed["text"]
+    assert "margin" in refusal(yard, "roll_out", **{**asked, "margin": 7.0})
 
 
 def test_the_command_says_what_it_lacks_and_what_may_be_allowed(tmp_path: Any) -> None:

@@ -7,7 +7,7 @@ from modelyard.domain.identity import Principal, Scope
 from rolled_out import trained
 
 TABLES = {
-    "rollouts": "8ffb1bd153fc0226",
+    "rollouts": "9830d98380a017ca",
     "running_rollouts": "5fe442ec92e7ebfe",
     "rollout_answers": "c1f829031a47405b",
     "rollout_scores": "4bc0da4fe2e3ed00",

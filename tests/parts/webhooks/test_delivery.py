@@ -284,3 +284,25 @@ def test_an_entity_has_a_bounded_number(platform: Platform) -> None:
 def test_unknown_events_are_refused(platform: Platform, events: list[str]) -> None:
     with pytest.raises(InvalidInput, match=r"job\.ended"):
         platform.webhooks.add("https://example.org/hook", events=events)
+
+
+def test_a_move_of_the_alias_of_a_variant_is_posted_once(platform: Platform, receiver: Receiver) -> None:
+    platform.webhooks.add(receiver.url, events=["alias.moved"], trusted=True)
+    variant = platform.variants.publish("desk/support", model="echo", system="Be brief.").variant_id
+    platform.variants.promote("desk/support", 1)
+    platform.variants.promote("desk/support", 1)
+    platform.variants.publish("desk/support", model="echo", system="Be kind.")
+    rollout = platform.models.roll_out("variants/desk/support", 2)
+    platform.variants.promote("desk/support", 2)
+    platform.variants.rollback("desk/support")
+    platform.webhooks.deliver()
+    sent = sorted((json.loads(one.body)["data"] for one in receiver.received), key=lambda one: one["id"])
+    assert [(one["change"], one["before"], one["number"]) for one in sent] == [
+        ("promoted", None, 1),
+        ("promoted", 1, 2),
+        ("rolled_back", 2, 1),
+    ]
+    assert {(one["variant_id"], one["alias"], one["project"], one["by"]) for one in sent} == {
+        (variant, "prod", "desk", "host")
+    }
+    assert platform.rollouts.get(rollout.id).state.ended

@@ -15,6 +15,7 @@ from modelyard.formats.constraints import Within
 from modelyard.http.body_schemas import JsonSchema, Schemas
 from modelyard.parts.docs.command import matching, unknown
 from modelyard.parts.docs.pages import pages
+from modelyard.parts.rollouts.service import THUMBS, StagedRollouts
 from modelyard.parts.steering.service import Steering
 from modelyard.platform.listing import Listing
 from modelyard.platform.models.promotion import PROD
@@ -199,6 +200,18 @@ class DoPromote:
 
 
 @attrs.frozen(kw_only=True)
+class DoRollOut:
+    """A step that comes to users in stages."""
+
+    model: str = _needed("project/name, or variants/project/name.")
+    step: int = _needed("The step, or the version.")
+    alias: str = _said("Whose users get it.", PROD)
+    margin: float = _said("By how much thumbs may be worse.", 0.02)
+    also: Mapping[str, float] = _said("The most of errors, p95 (seconds), cost (USD).", attrs.Factory(dict))
+    shadow: str | None = _said("Mirror first, for so long, such as 1h.")
+
+
+@attrs.frozen(kw_only=True)
 class DoRollBack:
     """An alias that is to go back."""
 
@@ -339,6 +352,12 @@ def docs(platform: Platform, asked: AskDocs) -> Answer:
     return {"page": found[0].name, "text": parts, "next": str(first + DOCS_PART) if more else None}
 
 
+def rollouts(platform: Platform, asked: Paged) -> Answer:
+    """List rollouts, the newest first, with the scores of both arms and what these show."""
+    own = platform.part(StagedRollouts)
+    return _page(own.list(order="desc"), asked, lambda one: {"id": one.id, "text": str(own.standing(one.id))})
+
+
 # ---- what is done ----------------------------------------------------------------------------------------------------
 
 
@@ -385,6 +404,13 @@ def promote(platform: Platform, asked: DoPromote) -> Answer:
     return {"alias": asked.alias, "step": made.step, "before": made.from_step, "verdict": dict(made.verdict)}
 
 
+def roll_out(platform: Platform, asked: DoRollOut) -> Answer:
+    """Bring a step to users in stages; it goes back by itself if they say that it is worse. Look with `rollouts`."""
+    more: Any = {"guard": NotWorse(THUMBS, margin=asked.margin), "also": asked.also, "shadow": asked.shadow}
+    made = platform.part(StagedRollouts).start(asked.model, asked.step, asked.alias, **more)
+    return {"rollout": made.id, "state": made.state}
+
+
 def roll_back(platform: Platform, asked: DoRollBack) -> Answer:
     """Point an alias back to where it pointed before."""
     made = platform.models.rollback(asked.model, asked.alias)
@@ -429,6 +455,7 @@ TOOLS = (
     AgentTool(run, AskRun),
     AgentTool(run_rows, AskRows),
     AgentTool(compare_runs, AskComparison),
+    AgentTool(rollouts, Paged),
     AgentTool(usage, AskUsage),
     AgentTool(catalogue, Paged),
     AgentTool(docs, AskDocs),
@@ -437,6 +464,7 @@ TOOLS = (
     AgentTool(create_model, DoCreate, "train"),
     AgentTool(train, DoTrain, "train"),
     AgentTool(promote, DoPromote, "promote"),
+    AgentTool(roll_out, DoRollOut, "promote"),
     AgentTool(roll_back, DoRollBack, "promote"),
 )
 

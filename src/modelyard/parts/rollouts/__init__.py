@@ -8,6 +8,7 @@ subjects    the steps of a model, or the versions of a variant
 arms        who answers a request to the alias, and what is kept of the answer
 mirror      the same requests asked of the candidate in the background, on a purse
 scores      what is said of an answer, counted
+judging     scores of mirrored requests by a scorer, on the purse
 upkeep      a look at each rollout that runs: it counts, decides, and moves the alias
 service     `platform.rollouts`
 """
@@ -19,6 +20,7 @@ defer_modules(
     "arms",
     "decisions",
     "given",
+    "judging",
     "mirror",
     "records",
     "sequence",

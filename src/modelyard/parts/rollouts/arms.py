@@ -58,6 +58,8 @@ class Mirrored:
     request: CompletionRequest
     attribution: Attribution
     user: str
+    answer: str
+    output: str
 
 
 Failed = Counter[tuple[str, int, Side]]
@@ -143,7 +145,9 @@ class RolloutCapture:
         price = cost(completion.usage, plan.served.entry.pricing)
         answer = answer_of(running, placed, clock.monotonic() - running.began, price)
         if rollout.state is RolloutState.SHADOW and place_of(rollout.user_digest(running.id)) < rollout.shadow["share"]:
-            self.process.mirrored.append(Mirrored(rollout, running.given, running.attribution, placed.user))
+            said = completion.choices[0].message.text
+            mirrored = Mirrored(rollout, running.given, running.attribution, placed.user, running.id, said)
+            self.process.mirrored.append(mirrored)
 
         def step(tx: Tx) -> None:
             if keep is not None:

@@ -41,7 +41,7 @@ _LIMITS: Any = {"multiple": True, "type": _limit, "callback": names_once, "metav
 
 @click.group(cls=Group)
 def rollouts() -> None:
-    """Bring checkpoints to the users of an alias in stages."""
+    """Bring checkpoints and variants to the users of an alias in stages."""
 
 
 @rollouts.command("start")

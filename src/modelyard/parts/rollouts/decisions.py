@@ -5,7 +5,15 @@ from datetime import datetime
 
 import attrs
 
-from modelyard.parts.rollouts.records import UNIT, RolloutChange, RolloutState, RolloutTally, Side, StagedRollout
+from modelyard.parts.rollouts.records import (
+    JUDGED_STAGE,
+    UNIT,
+    RolloutChange,
+    RolloutState,
+    RolloutTally,
+    Side,
+    StagedRollout,
+)
 from modelyard.parts.rollouts.sequence import Arm, interval_of_difference, interval_of_mean
 
 SLOW_SHARE = 0.05
@@ -30,10 +38,29 @@ class Limited:
 
 
 @attrs.frozen
+class Judged:
+    """What a scorer says of mirrored requests: the means of so many `pairs` of answers, of the baseline, which users
+    got, and of the candidate, and the confidence sequence of their difference, which is that of pairs."""
+
+    name: str
+    pairs: int
+    baseline: float | None
+    candidate: float | None
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if self.baseline is None or self.candidate is None:
+            return f"{self.name}: no mirrored request is scored yet"
+        means = f"{self.baseline:.4f} and {self.candidate:.4f} of {self.pairs} mirrored requests"
+        return f"{self.name}: {means}, difference surely {self.low:+.4f} to {self.high:+.4f}"
+
+
+@attrs.frozen
 class Standing:
     """How a rollout stands in a stage. `low` and `high` are the confidence sequence of the difference of the arms,
     candidate minus baseline, turned so that more is better: the rollout goes on once it lies above minus `margin`, and
-    back once it lies below. `limits` are what the candidate has of them."""
+    back once it lies below. `limits` are what the candidate has of them. `judged` are scores of mirrored requests."""
 
     of: StagedRollout = attrs.field(repr=False)
     stage: int
@@ -44,6 +71,7 @@ class Standing:
     low: float
     high: float
     limits: tuple[Limited, ...]
+    judged: Judged | None = None
 
     def __str__(self) -> str:
         of, said = self.of, "no scores of both yet"
@@ -53,11 +81,11 @@ class Standing:
         lines = [str(of), f"{of.metric}, {share}: {said}; {self.verdict}"]
         lines += [_told(of, side, tally) for side, tally in zip(Side, (self.baseline, self.candidate), strict=True)]
         lines += [f"{one.name}: surely {one.low:.4g} to {one.high:.4g}, of at most {one.most:g}" for one in self.limits]
-        return "\n".join(lines)
+        return "\n".join([*lines, *([] if self.judged is None else [str(self.judged)])])
 
     @property
     def verdict(self) -> str:
-        """What the sequence shows."""
+        """What the sequence shows of the candidate, in words."""
         if self.high < -self.margin:
             return f"worse by more than {self.margin:g}"
         if self.low > -self.margin:
@@ -90,7 +118,18 @@ def standing(rollout: StagedRollout, tallies: Tallies) -> Standing:
     means = arms[0].mean, arms[1].mean
     difference = None if means[0] is None or means[1] is None else means[1] - means[0]
     limits = tuple(_limited(rollout, candidate, name) for name in rollout.limits)
-    return Standing(rollout, stage, baseline, candidate, rollout.margin, difference, found.low, found.high, limits)
+    return Standing(
+        rollout,
+        stage,
+        baseline,
+        candidate,
+        rollout.margin,
+        difference,
+        found.low,
+        found.high,
+        limits,
+        _judged(rollout, tallies),
+    )
 
 
 def decide(rollout: StagedRollout, found: Standing, now: datetime) -> Decision:
@@ -102,6 +141,9 @@ def decide(rollout: StagedRollout, found: Standing, now: datetime) -> Decision:
     if found.high < -rollout.margin:
         reason = f"{rollout.metric} is worse by more than {rollout.margin:g}: by {-found.high:.4f} or more"
         return Decision(RolloutChange.ROLLED_BACK, reason)
+    if rollout.state is RolloutState.SHADOW and found.judged is not None and found.judged.high < -rollout.margin:
+        what = f"{found.judged.name} of mirrored answers is worse by more than {rollout.margin:g}"
+        return Decision(RolloutChange.ROLLED_BACK, f"{what}: by {-found.judged.high:.4f} or more")
     if now < rollout.since:
         return Decision(RolloutChange.LOOKED)
     if rollout.state is RolloutState.SHADOW:
@@ -116,6 +158,19 @@ def decide(rollout: StagedRollout, found: Standing, now: datetime) -> Decision:
         reason = f"{rollout.metric} is not worse by more than {rollout.margin:g}: {found.low:+.4f} to {found.high:+.4f}"
         return Decision(RolloutChange.ADVANCED, reason)
     return Decision(RolloutChange.LOOKED)
+
+
+def _judged(rollout: StagedRollout, tallies: Tallies) -> Judged | None:
+    """Return what a scorer says of mirrored requests. Two answers to one request are not independent, so it is the mean
+    of the differences, each as a value from 0 to 1, that is bounded."""
+    if "scorer" not in rollout.shadow:
+        return None
+    arms = (_tally(rollout, tallies, JUDGED_STAGE, side) for side in Side)
+    baseline, candidate = arms
+    pairs, more = candidate.scores, (candidate.total - baseline.total) / UNIT
+    found = interval_of_mean(Arm(pairs, (pairs + more) / 2), rollout.alpha)
+    of = rollout.shadow["scorer"]["name"], pairs, baseline.mean, candidate.mean
+    return Judged(*of, 2 * found.low - 1, 2 * found.high - 1)
 
 
 def _tally(rollout: StagedRollout, tallies: Tallies, stage: int, side: Side = Side.CANDIDATE) -> RolloutTally:

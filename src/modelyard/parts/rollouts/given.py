@@ -17,7 +17,7 @@ MOST_STAGES = 20
 MOST_ANSWERS = 100_000
 LONGEST_SHADOW = timedelta(days=90)
 
-SHADOW: Mapping[str, Any] = {"answers": 100, "share": 0.1, "purse": "1", "lasts": None}
+SHADOW: Mapping[str, Any] = {"answers": 100, "share": 0.1, "purse": "1", "lasts": None, "scorer": None}
 """How requests are mirrored unless something else is said."""
 
 _number = int | float
@@ -110,8 +110,9 @@ def checked_shadow(given: object) -> Mapping[str, Any]:
         purse = Decimal(-1)
     if not purse.is_finite() or not 0 <= purse < 10**9:
         raise InvalidInput.at("shadow", "purse", msg="must be an amount in USD, 0 or more")
+    scorer = {} if shadow["scorer"] is None else {"scorer": shadow["scorer"]}
     kept = {"answers": shadow["answers"], "share": float(shadow["share"]), "purse": f"{purse:f}"}
-    return kept if lasts is None else {**kept, "lasts": _checked_lasts(lasts)}
+    return kept | ({} if lasts is None else {"lasts": _checked_lasts(lasts)}) | scorer
 
 
 def _checked_lasts(text: object) -> float:

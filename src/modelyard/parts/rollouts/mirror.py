@@ -13,10 +13,12 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.identity import Principal, Scope
-from modelyard.errors import ModelyardError, StoreClosed
+from modelyard.domain.completion import CompletionRequest
+from modelyard.domain.identity import Attribution, Principal, Scope
+from modelyard.errors import Conflict, ModelyardError, StoreClosed
 from modelyard.flow import run
 from modelyard.lazy import log
+from modelyard.parts.rollouts import judging
 from modelyard.parts.rollouts.arms import Mirrored, Placed, ProcessRollouts, answer_of
 from modelyard.parts.rollouts.decisions import Decision, standing
 from modelyard.parts.rollouts.records import (
@@ -72,24 +74,57 @@ def mirror(runtime: Runtime, asked: Mirrored) -> bool:
     one = MirroredCompletion(runtime, principal, request, asked.attribution)
     placed = Placed(rollout, SHADOW_STAGE, Side.CANDIDATE, 1.0, asked.user)
     try:
-        most = one.most()
-    except ModelyardError as error:
-        log.info("a request of rollout %s cannot be mirrored: %s", rollout.id, error)
-        runtime.cache.slot(ProcessRollouts).fail(placed)
-        return False
-    if not runtime.store.transact(partial(_reserve, runtime, rollout.id, most, runtime.ids())):
-        return False
-    answer: Any = None
-    try:
-        run(one.flow())
+        paid_for = _ask(runtime, rollout, one, placed)
     except ModelyardError as error:
         log.info("a mirrored request of rollout %s failed: %s", rollout.id, error)
         runtime.cache.slot(ProcessRollouts).fail(placed)
+        return False
+    if paid_for and "scorer" in rollout.shadow:
+        _judge(runtime, principal, asked, one)
+    return paid_for
+
+
+def _ask(runtime: Runtime, rollout: StagedRollout, one: "MirroredCompletion", placed: Placed | None = None) -> bool:
+    """Ask on the purse, if it has what that can cost, and keep the answer of the candidate that is `placed`. Raises
+    `ModelyardError`. Returns whether it was asked."""
+    most: Decimal = one.most()
+    answer: Any = None
+    if not runtime.store.transact(partial(_reserve, runtime, rollout.id, most, runtime.ids())):
+        return False
+    failed: ModelyardError | None = None
+    try:
+        run(one.flow())
+    except ModelyardError as error:
+        failed = error
     paid = Decimal(0) if one.entry is None else one.entry.cost
-    if one.whole and one.entry is not None:
+    if placed is not None and one.whole and one.entry is not None:
         answer = answer_of(one, placed, runtime.clock.monotonic() - one.began, paid, shadow=True)
     runtime.store.transact(_settle(rollout.id, most - paid, answer))
+    if failed is not None:
+        raise failed
     return True
+
+
+def _judge(runtime: Runtime, principal: Principal, asked: Mirrored, answered: "MirroredCompletion") -> None:
+    """Score what the user got and what the candidate answered, and keep both scores."""
+    rollout, row = asked.rollout, judging.row_of(asked.request)
+
+    def words(request: CompletionRequest, attribution: Attribution) -> str:
+        one = MirroredCompletion(runtime, principal, request, attribution)
+        if not _ask(runtime, rollout, one) or one.completion is None:
+            raise Conflict("the purse is empty")
+        return one.completion.choices[0].message.text
+
+    assert answered.completion is not None, "it was answered"
+    said = answered.completion.choices[0].message.text
+    given = {asked.answer: (Side.BASELINE, asked.output), answered.id: (Side.CANDIDATE, said)}
+    scored = dict[str, tuple[Side, float]]()
+    for answer, (side, output) in given.items():
+        value = judging.judge(runtime, principal, rollout, row, output, words)
+        if value is None:
+            return
+        scored[answer] = side, value
+    judging.keep_pair(runtime, rollout, asked.user, scored)
 
 
 class MirroredCompletion(CompletionPipeline):

@@ -72,7 +72,15 @@ def shown(view: View) -> HtmlPage:
         ("difference", f"{found.low:+.4f} to {found.high:+.4f}, at all times together with {one.confidence:.0%}"),
         *([("why", one.reason)] if one.reason else []),
     ]
-    parts = [facts(pairs), _plots(one, steps), _arms(one, found), _limits(found), _decisions(steps), _stop(view, one)]
+    parts = [
+        facts(pairs),
+        _plots(one, steps),
+        _arms(one, found),
+        _limits(found),
+        _judged(found),
+        _decisions(steps),
+        _stop(view, one),
+    ]
     title = f"{one.served}, {one.word} {one.baseline} to {one.step}"
     lead = "The candidate goes on once the whole interval lies above the boundary, and back once it lies below."
     return HtmlPage(title, joined(parts), lead=lead, live=not one.state.ended)
@@ -114,6 +122,22 @@ def _limits(found: Standing) -> Html:
         return Html("")
     lines = [(one.name, f"{one.low:.4g} to {one.high:.4g}", f"{one.most:g}") for one in found.limits]
     return section("Limits", table([("limit", ""), ("the candidate has", ""), ("at most", "number")], lines, "narrow"))
+
+
+def _judged(found: Standing) -> Html:
+    one = found.judged
+    if one is None:
+        return Html("")
+    means = [f"{mean:.4f}" if mean is not None else "" for mean in (one.baseline, one.candidate)]
+    columns = [
+        ("scorer", ""),
+        ("pairs", "number"),
+        ("users got", "number"),
+        ("candidate", "number"),
+        ("difference", ""),
+    ]
+    line = one.name, one.pairs, *means, f"{one.low:+.4f} to {one.high:+.4f}"
+    return section("Mirrored requests, scored", table(columns, [line], "narrow"))
 
 
 def _decisions(steps: Sequence[RolloutStep]) -> Html:

@@ -18,6 +18,9 @@ UNIT = 1_000_000
 """What a value of 1 is in sums, which are whole numbers, so that their order does not matter."""
 
 SHADOW_STAGE = -1
+JUDGED_STAGE = -2
+"""Where the scores of mirrored requests are, which a scorer gave to the answers of both arms."""
+
 LIMITS = ("errors", "p95", "cost")
 MAX_METRIC = 64
 _NOTHING = Decimal(0)
@@ -79,8 +82,8 @@ class StagedRollout:
     before it. `metric` is better if it is greater, unless `lower_is_better`; the candidate may be worse by `margin`,
     and an advance needs `least` scores of each arm. `limits` are the most of "errors", "p95" and "cost" that the
     candidate may have. `shadow` has the `share` of answers that are mirrored, how many `answers` are wanted, the
-    `purse` in USD, and how many seconds it `lasts`, if that is said. `holds` is whether the rollout has pinned its
-    candidate.
+    `purse` in USD, and how many seconds it `lasts` and the `scorer` of the answers, if these are said. `holds` is
+    whether the rollout has pinned its candidate.
     """
 
     id: str

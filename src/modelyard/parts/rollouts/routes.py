@@ -40,12 +40,14 @@ class RolloutGuard:
 @attrs.frozen
 class RolloutShadow:
     """How requests are mirrored first: a share of the answers, how many are wanted (100; 1 with `lasts`), what they may
-    cost in USD, and for how long at least, such as 30m, 1h or 2d."""
+    cost in USD, and for how long at least, such as 30m, 1h or 2d. With `scorer`, a declarative scorer or its reference,
+    the answers of both arms are scored."""
 
     answers: int | None = None
     share: float = 0.1
     purse: str = "1"
     lasts: str | None = None
+    scorer: str | Mapping[str, Any] | None = None
 
 
 @attrs.frozen
@@ -130,6 +132,19 @@ class RolloutLimit:
 
 
 @attrs.frozen
+class RolloutJudged:
+    """What a scorer says of mirrored requests: the means of so many pairs, of what users got and of the candidate, and
+    the confidence sequence of their difference."""
+
+    name: str
+    pairs: int
+    baseline: float | None
+    candidate: float | None
+    low: float
+    high: float
+
+
+@attrs.frozen
 class RolloutStanding:
     """How a rollout stands in its stage. `low` and `high` are the confidence sequence of the difference, candidate
     minus baseline, turned so that more is better: it goes on above minus `margin`, and back below."""
@@ -142,6 +157,7 @@ class RolloutStanding:
     low: float
     high: float
     limits: tuple[RolloutLimit, ...]
+    judged: RolloutJudged | None
 
 
 @attrs.frozen
@@ -219,7 +235,8 @@ def _arm(tally: RolloutTally) -> RolloutArm:
 def standing_object(found: Standing) -> RolloutStanding:
     limits = tuple(RolloutLimit(one.name, one.low, one.high, one.most) for one in found.limits)
     arms = _arm(found.baseline), _arm(found.candidate)
-    return RolloutStanding(found.stage, *arms, found.margin, found.difference, found.low, found.high, limits)
+    judged = None if found.judged is None else RolloutJudged(*attrs.astuple(found.judged))
+    return RolloutStanding(found.stage, *arms, found.margin, found.difference, found.low, found.high, limits, judged)
 
 
 def _of(call: RouteCall) -> StagedRollouts:

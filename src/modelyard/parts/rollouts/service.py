@@ -24,6 +24,7 @@ from modelyard.parts.rollouts.given import (
     checked_limits,
     checked_shadow,
 )
+from modelyard.parts.rollouts.judging import checked_scorer
 from modelyard.parts.rollouts.records import (
     SHADOW_STAGE,
     RolloutAnswer,
@@ -83,17 +84,26 @@ class StagedRollouts:
         A stage ends when `guard` is shown, by a confidence sequence of the users' scores, and there are `least` scores
         of each arm: the metric is its `evaluation`, better if greater unless `lower_is_better` names it, and may be
         worse by its `margin`. If it is shown to be worse than that, or above a limit of `also` ("errors", the share of
-        requests that fail; "p95", in seconds; "cost", the mean of an answer in USD), the alias points back. `also`
-        may be a list of `AtMost`. With `shadow`, requests are mirrored first: a "share" of the answers (0.1), until
-        there are so many "answers" (100), for at most "purse" USD (1); with "lasts", for so long, and until there is
-        one answer. `shadow="1h"` is `{"lasts": "1h"}`. Raises `NotFound`, `InvalidInput`, and `Conflict` while another
-        rollout runs on the alias, or if that points to the step already.
+        requests that fail; "p95", in seconds; "cost", the mean of an answer in USD), the alias points back. `also` may
+        be a list of `AtMost`.
+
+        With `shadow`, requests are mirrored first: a "share" of the answers (0.1), until there are so many "answers"
+        (100), for at most "purse" USD (1); with "lasts", for so long, and until there is one answer. `shadow="1h"` is
+        `{"lasts": "1h"}`. With "scorer", which is declarative, what the users got and what the candidate answered are
+        scored from 0 to 1; if the candidate is shown to be worse by more than the margin, the rollout ends.
+
+        Raises `NotFound`, `InvalidInput`, and `Conflict` while another rollout runs on the alias, or if that points to
+        the step already.
         """
         rule = NotWorse(THUMBS, margin=0.02) if guard is None else guard
         metric = checked_guard(rule)
         stages, limits = checked_canary(canary), checked_limits(also)
         check_whole(least, "least", 1, MOST_LEAST)
         mirrored = EMPTY if shadow is None else checked_shadow(shadow)
+        if (scorer := mirrored.get("scorer")) is not None:
+            _, of = self._runtime.store.read(lambda snapshot: found_subject(snapshot, self._principal, model))
+            kept = checked_scorer(self._runtime, self._principal, (of.entity, of.project), scorer)
+            mirrored = {**mirrored, "scorer": kept}
         check_alias(alias)
         id_, now, by = self._runtime.ids(), self._runtime.clock.now(), self._principal.key_id or self._principal.name
         first = SHADOW_STAGE if mirrored else 0

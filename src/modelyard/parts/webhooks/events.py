@@ -10,6 +10,7 @@ from modelyard.domain.job import Job
 from modelyard.domain.promotion import Promotion
 from modelyard.domain.usage import Budget
 from modelyard.formats.converter import unstructure
+from modelyard.parts.variants.records import VariantMove
 from modelyard.parts.webhooks.records import WebhookEvent
 
 
@@ -49,6 +50,19 @@ def _promotion(made: Promotion) -> Mapping[str, Any]:
     }
 
 
+def _variant_move(made: VariantMove) -> Mapping[str, Any]:
+    return {
+        "id": made.id,
+        "variant_id": made.variant_id,
+        "project": made.project,
+        "alias": made.alias,
+        "change": made.change,
+        "number": made.number,
+        "before": made.before,
+        "by": made.by,
+    }
+
+
 def _budget(budget: Budget) -> Mapping[str, Any]:
     return {
         "id": budget.id,
@@ -65,6 +79,7 @@ _SHOWN: Mapping[type, tuple[WebhookEvent, Callable[[Any], Mapping[str, Any]]]] =
     Job: (WebhookEvent.JOB_ENDED, _job),
     EvaluationRun: (WebhookEvent.RUN_ENDED, _run),
     Promotion: (WebhookEvent.ALIAS_MOVED, _promotion),
+    VariantMove: (WebhookEvent.ALIAS_MOVED, _variant_move),
     Budget: (WebhookEvent.BUDGET_WARNED, _budget),
 }
 
