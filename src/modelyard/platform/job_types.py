@@ -86,13 +86,10 @@ def _trains(kind: str, runtime: Runtime, base_model: str) -> bool:
     return any(kind in trainer.methods(base_model) for trainer in runtime.trainers)
 
 
-_EVALUATE = calls(evaluation_job, "evaluate")
-
-
-def _evaluation(kind: str, reads: Reads = nothing, run: Any = _EVALUATE) -> JobType:
+def _evaluation(kind: str, reads: Reads = nothing, run: Any = None) -> JobType:
     return JobType(
         kind,
-        run,
+        run or calls(evaluation_job, "evaluate"),
         "evaluation_ended",
         "evaluation_failed",
         calls(shards, "end_run"),
