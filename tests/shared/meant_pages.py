@@ -27,7 +27,7 @@ MEANT = {
     "llm as a judge": "how-to/evaluate",
     "a/b test": "how-to/compare-models",
     "inspect logs": "how-to/evaluate",
-    "optimize a prompt": "how-to/improve-a-prompt",
+    "prompt optimization": "how-to/improve-a-prompt",
     "gepa": "how-to/improve-a-prompt",
     "human labels": "how-to/check-a-judge",
     "kappa": "how-to/check-a-judge",
