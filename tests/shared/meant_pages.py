@@ -27,7 +27,7 @@ MEANT = {
     "llm as a judge": "how-to/evaluate",
     "a/b test": "how-to/compare-models",
     "inspect logs": "how-to/evaluate",
-    "optimize a prompt": "how-to/improve-a-prompt",
+    "prompt optimization": "how-to/improve-a-prompt",
     "gepa": "how-to/improve-a-prompt",
     "off-policy": "how-to/ask-last-weeks-traffic",
     "replay requests": "how-to/ask-last-weeks-traffic",

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from modelyard import Platform, Pricing, ScriptedBackend, open_platform
+from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.errors import Conflict, InvalidInput, JobFailed, ModelNotFound, NotFound
 from modelyard.parts.improve.improvement import ImprovementHandle
+from modelyard.report.numbers import interval_text
 from prompt_tasks import BEGIN, MANY, MODELS, contains, script
 
 PRICES = Pricing(prompt=Decimal("0.0001"), completion=Decimal("0.001"))
@@ -71,12 +73,11 @@ def test_p_is_corrected_and_intervals_are_widened_for_the_number_of_roads(platfo
     ).result()
     assert two.comparison is not None
     assert two.comparison.tests == 2
-    few, _ = two.roads
-    alone = platform.evaluations.compare(*[run.id for run in list(two.comparison.runs.values())[:2]])
-    (metric,) = alone.comparison.metrics
-    assert metric.paired.p is not None
-    assert few.p is not None
-    assert few.p >= metric.paired.p
+    raw = [pair.comparison.metrics[0].paired for pair in two.comparison.pairs]
+    smallest = min(one.p for one in raw if one.p is not None)
+    assert min(one.p for one in two.roads if one.p is not None) == pytest.approx(2 * smallest)
+    alone = [interval_text(one.interval, MetricKind.BINARY) for one in raw]
+    assert not set(alone) & {one.interval for one in two.roads}
 
 
 def test_no_road_sees_the_rows_that_decide(platform: Platform, backend: ScriptedBackend) -> None:

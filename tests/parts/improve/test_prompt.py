@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from modelyard import Platform, Pricing, ScriptedBackend, open_platform
+from modelyard.domain.identity import Principal, Scope
 from modelyard.domain.job import JobStatus
 from modelyard.errors import InvalidInput, JobFailed, ModelNotFound, NotFound
+from modelyard.parts.improve.records import KeptCall, PromptProposal
 from modelyard.parts.improve.service import PromptHandle
 from prompt_tasks import BEGIN, MODELS, TASKS, contains, script
 
@@ -195,3 +197,25 @@ def test_rows_that_all_fail_end_the_job_with_the_reason(platform: Platform) -> N
     tasks = [{"prompt": "fail"}]
     with pytest.raises(JobFailed, match=r"no held-out task was answered and scored: .* it is down"):
         platform.training.prompt("desk/support", tasks, contains, reflection="thinker").wait()
+
+
+def test_nothing_is_kept_of_an_entity_that_is_deleted_while_its_job_runs() -> None:
+    asked: list[str] = []
+
+    def deleting(request: Any) -> str:
+        asked.append(request.model)
+        if len(asked) == 5:
+            assert platform.delete_entity("acme") > 0
+        return script(request)
+
+    with open_platform(backend=ScriptedBackend(deleting, MODELS)) as platform:
+        acme = platform.acting_as(Principal("ann", "acme", Scope("acme")))
+        acme.variants.publish("desk/support", model="scripted", system=BEGIN)
+        acme.training.prompt("desk/support", TASKS, contains, reflection="thinker", concurrency=1)
+        platform.worker().run_until_idle()
+        assert len(asked) >= 5
+
+        def kept(snapshot: Any) -> list[int]:
+            return [snapshot.count(cls, "by_entity", "acme") for cls in (KeptCall, PromptProposal)]
+
+        assert platform._runtime.store.read(kept) == [0, 0]

@@ -130,6 +130,9 @@ def leave_texts(platform: Platform, client: Client, size: int) -> None:
         == 200
     )
     episode.fail(text[:900])
+    platform.variants.publish("default/theirs", model="echo", system="Begin.")
+    rows = [{"prompt": text, "expected": "x"}]
+    platform.training.prompt("default/theirs", rows, "token_f1", reflection="echo", calls=3)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ _ASKED = ("messages", "prompt")
 
 
 @attrs.frozen
-class Outcome:
+class RowOutcome:
     """What a row gave: the answer, its score, and what the reflection model is told of it."""
 
     output: str
@@ -54,13 +54,13 @@ class Tried:
 
     # ---- rows
 
-    def outcomes(self, text: str, rows: Sequence[Mapping[str, Any]]) -> Generator[None, None, list[Outcome]]:
+    def outcomes(self, text: str, rows: Sequence[Mapping[str, Any]]) -> Generator[None, None, list[RowOutcome]]:
         """Answer and score rows, several at a time, and keep what they gave. Yields after each. Raises
         `BudgetExceeded`, `LeaseLost`, `StoreError`."""
         keys = [digest(["row", text, as_json(row)]) for row in rows]
-        found = {key: Outcome(**kept) for key in dict.fromkeys(keys) if (kept := self.calls.find(key)) is not None}
+        found = {key: RowOutcome(**kept) for key in dict.fromkeys(keys) if (kept := self.calls.find(key)) is not None}
         left = {key: row for key, row in zip(keys, rows, strict=True) if key not in found}
-        served, new = self._served(text), dict[str, Outcome]()
+        served, new = self._served(text), dict[str, RowOutcome]()
         threads = ThreadPoolExecutor(self.config.concurrency, "modelyard-improve")
         try:
             waiting = {threads.submit(self._outcome, served, row): key for key, row in left.items()}
@@ -77,7 +77,7 @@ class Tried:
             raise self.calls.refused
         return [{**found, **new}[key] for key in keys]
 
-    def _keep(self, new: Mapping[str, Outcome], tx: Tx) -> None:
+    def _keep(self, new: Mapping[str, RowOutcome], tx: Tx) -> None:
         for key, outcome in new.items():
             self.calls.keep(tx, "row", key, attrs.asdict(outcome))
 
@@ -91,13 +91,13 @@ class Tried:
         data = attrs.evolve(content, system=text).data
         return ServedVariant(self.variant, attrs.evolve(self.version, body=data))
 
-    def _outcome(self, served: ServedVariant | None, row: Mapping[str, Any]) -> Outcome | None:
+    def _outcome(self, served: ServedVariant | None, row: Mapping[str, Any]) -> RowOutcome | None:
         """Answer and score a row; None once a budget has refused a call. A row that fails has the score 0."""
         if self.calls.over():
             return None
         if served is None:
             why = f"the system text cannot be stored: it must be text without NUL, of less than {MAX_SIZE} bytes"
-            return Outcome("", 0.0, why, failed=True)
+            return RowOutcome("", 0.0, why, failed=True)
         try:
             output = self._patiently(lambda: self._answer(served, row)).output
         except (BudgetExceeded, StoreError):
@@ -105,14 +105,14 @@ class Tried:
                 raise
             return None
         except Exception as error:  # noqa: BLE001 - a row that fails is part of what a candidate gives
-            return Outcome("", 0.0, f"The model gave no answer: {error_text(error)}", failed=True)
+            return RowOutcome("", 0.0, f"The model gave no answer: {error_text(error)}", failed=True)
         (scored,) = run(score_row((self.scorer,), output, row))
         if self.calls.over():
             return None
         if not isinstance(scored.value, int | float):  # a bool is an int
             why = scored.reason or f"the reward is {scored.value!r}; a reward is a number or a bool"
-            return Outcome(output, 0.0, f"The answer has no score: {why}", failed=True)
-        return Outcome(output, float(scored.value), _feedback(row, float(scored.value), scored.comment))
+            return RowOutcome(output, 0.0, f"The answer has no score: {why}", failed=True)
+        return RowOutcome(output, float(scored.value), _feedback(row, float(scored.value), scored.comment))
 
     def _answer(self, served: ServedVariant, row: Mapping[str, Any]) -> Flow[Reply]:
         model = self.model

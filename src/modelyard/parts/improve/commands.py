@@ -77,17 +77,16 @@ ROADS: Mapping[str, Callable[..., roads.Road]] = {
 }
 
 
-def _roads(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> list[roads.Road]:
+def _read_roads(given: tuple[str, ...]) -> list[roads.Road]:
     found = []
     for text in given:
-        options = _reward(context, option, text if text.startswith("{") else json.dumps({"road": text}))
-        make = ROADS.get(str(options.pop("road", "")))
-        if make is None:
-            raise click.BadParameter(f"must have a road, which is one of {', '.join(ROADS)}")
         try:
-            found.append(make(**options))
-        except TypeError as wrong:
-            raise click.BadParameter(str(wrong)) from wrong
+            options = json.loads(text) if text.startswith("{") else {"road": text}
+            found.append(ROADS[str(options.pop("road", ""))](**options))
+        except KeyError as wrong:
+            raise click.UsageError(f"--road must have a road, which is one of {', '.join(ROADS)}") from wrong
+        except (ValueError, TypeError) as wrong:
+            raise click.UsageError(f"--road {text}: {wrong}") from wrong
     return found
 
 
@@ -106,7 +105,6 @@ def improve() -> None:
     "roads",
     multiple=True,
     required=True,
-    callback=_roads,
     metavar="ROAD|JSON",
     help='Such as sft, or {"road": "prompt", "reflection": "big-model"}; repeat for more.',
 )
@@ -116,11 +114,13 @@ def improve() -> None:
 @click.option("--name", help="Its name, and the first part of the names of its models.")
 @click.option("--idempotency-key", metavar="KEY", help="The same command with the same KEY starts one only.")
 @click.option("--no-wait", is_flag=True, help="Leave the jobs to workers, and print its id.")
-def start_improvement(store: StoreName, variant: str, tasks: str, no_wait: bool, **more: Any) -> None:
+def start_improvement(
+    store: StoreName, variant: str, tasks: str, roads: tuple[str, ...], no_wait: bool, **more: Any
+) -> None:
     """Try roads to better answers from VARIANT on TASKS, a file of rows."""
     given = {name: value for name, value in more.items() if value is not None}
     with opened(store) as platform:
-        made = platform.improve(variant, tasks, **given)
+        made = platform.improve(variant, tasks, roads=_read_roads(roads), **given)
         if no_wait:
             click.echo(made.id)
             return

@@ -12,7 +12,7 @@ from modelyard.errors import Problem
 MOST_MONEY = Decimal(10**9)
 
 
-class PromptOptions(TypedDict, total=False):
+class PromptJobOptions(TypedDict, total=False):
     """The options of a prompt job: the fields of `PromptConfig` but for the reflection model."""
 
     calls: int | None

@@ -14,11 +14,11 @@ from modelyard.domain.job import Job, JobProgress, NewEvent
 from modelyard.domain.training import TRAINING_ROUND, TRAINING_STARTED
 from modelyard.errors import BudgetExceeded, MissingExtra, TrainingError
 from modelyard.formats.jsonl import read_rows
-from modelyard.parts.improve.candidates import Outcome, Tried, asked_of, model_of
+from modelyard.parts.improve.candidates import RowOutcome, Tried, asked_of, model_of
 from modelyard.parts.improve.config import PromptConfig
 from modelyard.parts.improve.kept import KeptCalls, PurseEmpty, keeping
 from modelyard.parts.improve.records import PromptProposal
-from modelyard.parts.improve.thread import Refused, Served
+from modelyard.parts.improve.thread import NotDone, ServedThread
 from modelyard.parts.variants.models import full_name
 from modelyard.parts.variants.records import Variant, VariantVersion
 from modelyard.parts.variants.service import next_version
@@ -87,11 +87,11 @@ class PromptRun:
 
     def turns(self) -> Turns:
         """Try texts until nothing more may be asked, and publish the best. Raises `BudgetExceeded`, `TrainingError`."""
-        result, reason = yield from Served(self._gepa).turns()
+        result, reason = yield from ServedThread(self._gepa).turns()
         self._succeed(result, reason)
         yield
 
-    def _gepa(self, served: "Served[Any]") -> "tuple[GEPAResult[Any, Any], str]":
+    def _gepa(self, served: "ServedThread[Any]") -> "tuple[GEPAResult[Any, Any], str]":
         try:
             from gepa import optimize  # noqa: PLC0415 - the package is an extra
         except ImportError as error:
@@ -184,7 +184,7 @@ class _Silent:
     """What gepa logs to: nobody."""
 
     def log(self, message: str) -> None:
-        """Leave out a line."""
+        """Log nothing: the lines of gepa are for a terminal."""
 
 
 class Seen:
@@ -192,7 +192,7 @@ class Seen:
 
     propose_new_texts = None
 
-    def __init__(self, run: PromptRun, served: "Served[Any]") -> None:
+    def __init__(self, run: PromptRun, served: "ServedThread[Any]") -> None:
         self._run, self._served = run, served
         self.failure: Exception | None = None
         self._asked: dict[str, int] = {}
@@ -207,7 +207,7 @@ class Seen:
         """Answer and score a batch of rows with a candidate."""
         from gepa.core.adapter import EvaluationBatch  # noqa: PLC0415 - as above
 
-        found: list[Outcome] = self._ask(lambda: self._run.tried.outcomes(candidate[SYSTEM], batch))
+        found: list[RowOutcome] = self._ask(lambda: self._run.tried.outcomes(candidate[SYSTEM], batch))
         traces = [(row, one) for row, one in zip(batch, found, strict=True)] if capture_traces else None
         return EvaluationBatch([one.output for one in found], [one.score for one in found], traces)
 
@@ -227,7 +227,7 @@ class Seen:
     def _ask(self, work: Any) -> Any:
         try:
             return self._served.ask(work)
-        except Refused as error:
+        except NotDone as error:
             self.failure = error
             raise
 
@@ -248,7 +248,7 @@ class Seen:
             self._of[event["candidate_idx"]] = self._number + 1
             self._proposal["score"] = event["average_score"]
 
-    def _first(self, event: Any) -> list[Outcome]:
+    def _first(self, event: Any) -> list[RowOutcome]:
         return self._ask(lambda: self._run.tried.outcomes(event["candidate"][SYSTEM], self._run.held_out))  # type: ignore[no-any-return]
 
     def on_candidate_selected(self, event: Any) -> None:

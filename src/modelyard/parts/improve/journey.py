@@ -123,7 +123,7 @@ class Journey:
         budget = {} if road["budget"] is None else {"budget": road["budget"]}
         given = {"seed": self.spec["seed"], **road["options"], **budget}
         asked: Any = (name, self.tasks, self.scorer, self._queue)
-        StartPrompt(self.runtime, self.principal).submit(*asked, held_out=None, key=None, needs=None, options=given)
+        StartPrompt(self.runtime, self.principal)._submit(*asked, held_out=None, key=None, needs=None, options=given)
 
     def _sft(self, road: Mapping[str, Any], training: Training) -> None:
         method, model = training.method("sft", road["model_id"])

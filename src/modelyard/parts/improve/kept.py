@@ -11,11 +11,12 @@ import attrs
 from modelyard.domain.canonical import digest
 from modelyard.domain.completion import Completion, CompletionRequest
 from modelyard.domain.identity import Attribution, Principal
+from modelyard.domain.job import Job
 from modelyard.errors import BudgetExceeded, LeaseLost
 from modelyard.flow import Flow
 from modelyard.formats.converter import unstructure
 from modelyard.parts.improve.records import KeptCall
-from modelyard.parts.improve.thread import Refused
+from modelyard.parts.improve.thread import NotDone
 from modelyard.platform.chat.pipeline import CompletionPipeline
 from modelyard.platform.evaluations.model_under_test import CompletionModel, messages_asked
 from modelyard.platform.evaluations.row_evaluation import Reply
@@ -25,7 +26,7 @@ from modelyard.platform.usage.booking import CompletionBooking
 from modelyard.protocols import Snapshot, Tx
 
 
-class PurseEmpty(BudgetExceeded, Refused):
+class PurseEmpty(BudgetExceeded, NotDone):
     """The budget of the job itself cannot pay for what comes next."""
 
 
@@ -79,17 +80,18 @@ class KeptCalls:
         return None if kept is None else kept.found
 
     def keep(self, tx: Tx, kind: str, key: str, found: Mapping[str, Any], paid: Decimal = Decimal(0)) -> None:
-        """Keep what a call gave, whoever has the job by now: it is paid for. The worker that has it got on."""
-        job = self.claimed.job
-        if get_or_none(tx, KeptCall, self.optimisation, key) is None:
-            place = (job.entity, job.project, job.spec["variant_id"])
-            now = self.runtime.clock.now()
-            tx.add(KeptCall(self.optimisation, key, kind, *place, f"{paid:f}", found, now))
+        """Keep what a call gave, whoever has the job by now, for it is paid for; unless the job was deleted with its
+        entity. The worker that has it got on."""
+        job, now = self.claimed.job, self.runtime.clock.now()
         try:
             progress = fenced(tx, self.claimed.claim).gained()
+            tx.replace(attrs.evolve(progress, updated_at=progress.time(now)))
         except LeaseLost:
-            return
-        tx.replace(attrs.evolve(progress, updated_at=progress.time(self.runtime.clock.now())))
+            if get_or_none(tx, Job, job.id) is None:
+                return
+        if get_or_none(tx, KeptCall, self.optimisation, key) is None:
+            place = (job.entity, job.project, job.spec["variant_id"])
+            tx.add(KeptCall(self.optimisation, key, kind, *place, f"{paid:f}", found, now))
 
 
 class _KeptCompletion(CompletionPipeline):

@@ -11,7 +11,7 @@ from modelyard.domain.job import Job
 from modelyard.domain.worker import Resources, check_resources
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.json import as_json
-from modelyard.parts.improve.config import PromptConfig, PromptOptions, as_text
+from modelyard.parts.improve.config import PromptConfig, PromptJobOptions, as_text
 from modelyard.parts.improve.part import PROMPT
 from modelyard.parts.improve.records import PromptProposal
 from modelyard.parts.loops.request import Reward, Tasks, kept_reward, stored_tasks
@@ -83,7 +83,7 @@ class StartPrompt:
         held_out: Tasks | None = None,
         idempotency_key: str | None = None,
         needs: Resources | None = None,
-        **options: Unpack[PromptOptions],
+        **options: Unpack[PromptJobOptions],
     ) -> PromptHandle:
         """Have the system text of a variant optimised by GEPA, through the package `gepa` (arXiv 2507.19457).
 
@@ -98,12 +98,12 @@ class StartPrompt:
         `training.loop` does.
         """
         add, given = Training(self._runtime, self._principal)._add, {**options, "reflection": reflection}
-        made = self.submit(
+        made = self._submit(
             variant, tasks, reward, add, held_out=held_out, key=idempotency_key, needs=needs, options=given
         )
         return PromptHandle(self._runtime, self._principal, made.id)
 
-    def submit(
+    def _submit(
         self,
         variant: str,
         tasks: Tasks,
@@ -116,7 +116,7 @@ class StartPrompt:
         options: Mapping[str, Any],
     ) -> T:
         """Check what is asked for, and have the job added. Returns what `add` does; raises as a call does."""
-        check_options(PROMPT, PromptOptions, options, PromptConfig)
+        check_options(PROMPT, PromptJobOptions, options, PromptConfig)
         config = resolved(PromptConfig, as_text(options))
         found, version = self._runtime.store.read(lambda snapshot: self._found(snapshot, variant))
         key, needed = check_idempotency_key(key), check_resources({} if needs is None else needs)

@@ -14,10 +14,10 @@ class _Left(BaseException):
     """Ends the thread: nobody does its work any more."""
 
 
-class Served(Generic[T]):
+class ServedThread(Generic[T]):
     """Runs `function` in a thread, which calls `ask` for work that is done by who iterates over `turns`."""
 
-    def __init__(self, function: "Callable[[Served[T]], T]") -> None:
+    def __init__(self, function: "Callable[[ServedThread[T]], T]") -> None:
         self._function = function
         self._asked = SimpleQueue[tuple[str, Any]]()
         self._answers = SimpleQueue[Any]()
@@ -25,7 +25,7 @@ class Served(Generic[T]):
 
     def ask(self, work: "Work[R]") -> R:
         """Have work done, and return what it returns. What it raises is raised by `turns`, and ends this thread, but
-        for `Refused`, which is raised here."""
+        for `NotDone`, which is raised here."""
         if self._left:
             raise _Left
         self._asked.put(("work", work))
@@ -47,7 +47,7 @@ class Served(Generic[T]):
                     raise value
                 try:
                     found: Any = yield from value()
-                except Refused as error:
+                except NotDone as error:
                     found = error
                 self._answers.put(found)
         finally:
@@ -65,5 +65,5 @@ class Served(Generic[T]):
         self._asked.put(found)
 
 
-class Refused(Exception):
+class NotDone(Exception):
     """Work that is not done, which the function is to handle."""

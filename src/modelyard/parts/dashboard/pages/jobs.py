@@ -229,6 +229,8 @@ _LEADS: Mapping[str, str] = {
     "distill": "A training on answers that a teacher has read: each token as likely as the teacher finds it.",
     "dpo": "A training on pairs of a better and a worse answer.",
     "loop": "A training in rounds: the model is asked, its answers are rewarded, and it learns from them.",
+    "prompt": "Texts are tried on tasks, and a model that reads the answers writes the next one.",
+    "improve": "Several roads to better answers are gone, and compared on rows that none of them has seen.",
     "evaluate": "A model answers the rows of an evaluation, and its answers are scored.",
     "rescore": "Another scorer looks at the answers that an evaluation run has.",
     COLLECT_JOB: "A dataset is made of answers that are stored.",
@@ -246,10 +248,12 @@ def _other(view: View, found: JobSummary) -> HtmlPage:
     if found.kind == COMMANDS_JOB:
         title = " of ".join([title, *_model_names(view, found)])
         to = ("tinker", view.platform.compat.training_runs.of_job(found.id).id)
+    elif found.kind == "improve":
+        to = ("improvements", found.id)
     elif found.kind not in (BATCH_JOB, RESPONSE_JOB):
         to = ("runs", found.subject)
         title = _run_name(view, found) or title
-    link = tag("p", view.link("To the run", *to)) if to else ""
+    link = tag("p", view.link("To the improvement" if found.kind == "improve" else "To the run", *to)) if to else ""
     content = joined([_summary(view, found, []), link])
     return HtmlPage(title, content, live=found.ended_at is None, lead=_LEADS.get(found.kind, ""))
 
