@@ -62,6 +62,7 @@ def fill(platform: Platform) -> None:
     platform.models.promote(model, 2)
     questions = [{"prompt": HOSTILE, "expected": HOSTILE}, {"prompt": LONG, "expected": LONG}]
     questions += [{"prompt": f"say {at}", "expected": f"say {at}" if at % 3 else "no"} for at in range(30)]
+    _watched(acme)
     for name in ("echo", "tabular-mini"):
         platform.evaluations.run("quiz", name, questions, **PLACE)
     _labelled(acme, HOSTILE)
@@ -102,6 +103,12 @@ def _of_parts(platform: Platform, acme: Platform) -> None:
     platform.worker().run_until_idle()
 
 
+def _watched(acme: Platform) -> None:
+    watch = acme.review.watches.start("echo", JUDGE, share=1.0, purse=10**6)
+    acme.chat.complete(model="echo", messages=f"yes {HOSTILE}", store=True)
+    acme.review.watches.look(watch.id)
+
+
 def _labelled(acme: Platform, note: str) -> None:
     run = next(iter(acme.evaluations.runs.list_all(order="desc")))
     for people in (("ann",), ("ann", "bob"), ()):
@@ -109,9 +116,6 @@ def _labelled(acme: Platform, note: str) -> None:
         for person in people:
             for row in range(4):
                 acme.review.label(review.id, person, row, row % 2 == len(person) % 2, note[:60])
-    watch = acme.review.watches.start("echo", JUDGE, share=1.0, purse=10**6)
-    acme.chat.complete(model="echo", messages=f"yes {note}", store=True)
-    acme.review.watches.look(watch.id)
 
 
 def _that_fail(platform: Platform, acme: Platform) -> None:

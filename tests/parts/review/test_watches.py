@@ -19,6 +19,7 @@ from modelyard.cli import main
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import InvalidInput, ModelNotFound, NotFound
 from modelyard.parts.review import watching
+from modelyard.parts.review.part import PART
 from modelyard.parts.review.watches import ASKED, JUDGED, STOPPED, Watch
 from modelyard.platform.paging import iter_index
 from modelyard.testing import ManualClock
@@ -168,14 +169,15 @@ def test_many_processes_judge_an_answer_once(tmp_path: Path, clock: ManualClock)
 def test_a_server_judges_in_a_thread_of_its_own(platform: Platform) -> None:
     watch = start(platform)
     ask(platform, 3)
-    watcher = platform._runtime.cache.slot(watching.Watching)
-    watcher.wake(platform._runtime)
-    assert watcher._thread is not None
-    watcher._thread.join()
+    assert PART.upkeep is not None
+    PART.upkeep(platform._runtime)
+    thread = platform._runtime.cache.slot(watching.Watching)._thread
+    assert thread is not None
+    thread.join()
     assert states(platform, watch) == [JUDGED] * 3
     platform.review.watches.stop(watch.id)
-    watcher.wake(platform._runtime)
-    assert not watcher._thread.is_alive()
+    PART.upkeep(platform._runtime)
+    assert platform._runtime.cache.slot(watching.Watching)._thread is thread
 
 
 def test_a_judge_that_fails_is_told_and_the_next_answer_is_judged(

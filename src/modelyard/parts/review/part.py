@@ -64,9 +64,12 @@ def _remarks(runtime: "Runtime", runs: "Sequence[EvaluationRun]", options: Mappi
 
 
 def _upkeep(runtime: "Runtime") -> None:
-    from modelyard.parts.review.watching import Watching
+    from modelyard.parts.review.watches import is_any_running
 
-    runtime.cache.slot(Watching).wake(runtime)
+    if runtime.store.read(is_any_running):
+        from modelyard.parts.review.watching import Watching
+
+        runtime.cache.slot(Watching).wake(runtime)
 
 
 PART = Part(

@@ -11,6 +11,7 @@ import attrs
 from modelyard.domain.evaluation.objects import ObjectRef, RefKind, object_id
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.record import KEPT, Index, Record, frozen_mapping, sequence_field
+from modelyard.protocols import Snapshot
 
 RUNNING, STOPPED = "running", "stopped"
 ASKED, JUDGED, FAILED = "asked", "judged", "failed"
@@ -84,6 +85,11 @@ class WatchedDay:
     entity: str
     project: str
     day: str
+
+
+def is_any_running(snapshot: Snapshot) -> bool:
+    """Return whether a watch of any entity judges."""
+    return bool(snapshot.page(Watch, "by_state", RUNNING, limit=1))
 
 
 _WITH_ITS_WATCH: Mapping[type, str] = {Watch: "by_watch"}

@@ -56,13 +56,9 @@ class Watching:
 
     def wake(self, runtime: Runtime) -> None:
         """Judge what waits, in a thread of its own, unless it does already."""
-        if (self._thread is None or not self._thread.is_alive()) and runtime.store.read(_any_running):
+        if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=look, args=(runtime,), name="modelyard-review-watching", daemon=True)
             self._thread.start()
-
-
-def _any_running(snapshot: Snapshot) -> bool:
-    return bool(snapshot.page(Watch, "by_state", RUNNING, limit=1))
 
 
 def look(runtime: Runtime) -> None:

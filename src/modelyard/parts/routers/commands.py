@@ -34,7 +34,7 @@ _CAPACITY: Any = {"multiple": True, "type": _amount, "callback": names_once, "me
 
 @click.group(cls=Group)
 def routers() -> None:
-    """Set prices that depend on the request, and what model routers are told."""
+    """Set prices that depend on the request."""
 
 
 @routers.command("set")
