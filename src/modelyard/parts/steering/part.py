@@ -3,7 +3,6 @@
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from modelyard.domain.job import Job, JobKind
 from modelyard.part import Command, DashboardPage, Part
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def _pages() -> "Sequence[DashboardPage]":
 
 
 def _on_event(runtime: "Runtime", tx: "Tx", event: Any) -> None:
-    if isinstance(event, Job) and event.kind == JobKind.EVALUATE:
+    if hasattr(event, "lane") and event.kind == "evaluate":
         from modelyard.parts.steering.work import on_end
 
         on_end(runtime, tx, event)
