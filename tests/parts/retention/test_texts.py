@@ -112,6 +112,8 @@ def leave_texts(platform: Platform, client: Client, size: int) -> None:
         "url": "/v1/chat/completions",
         "body": {"model": "echo", "messages": asked},
     }
+    platform.clock.sleep(0.001)
+    platform.traffic.what_if.submit(model="echo")
     file = platform.compat.files.create("asked.jsonl", json.dumps(line).encode(), purpose="batch")
     platform.compat.batches.create(file.id, endpoint="/v1/chat/completions")
     model = platform.models.create("bot", base_model="tabular-mini")

@@ -12,7 +12,10 @@ TABLES = {
 
 KEYED = ("/v1/what-ifs",)
 
-NOT_CREATING = {"/v1/what-ifs/{what_if}/cancel": "what has ended stays as it is"}
+NOT_CREATING = {
+    "/v1/what-ifs/{what_if}/cancel": "what has ended stays as it is",
+    "/v1/what-ifs/estimate": "it says what asking would cost",
+}
 
 
 def fill(platform: Platform) -> None:

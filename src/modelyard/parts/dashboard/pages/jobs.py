@@ -237,6 +237,7 @@ _LEADS: Mapping[str, str] = {
     BATCH_JOB: "The requests of a file are answered, line by line.",
     RESPONSE_JOB: "A request is answered, and nobody waits for it.",
     COMMANDS_JOB: "What Tinker's client sends is applied, step by step.",
+    "what_if": "Requests that are stored are asked again, of another model.",
 }
 """What a job of a kind is."""
 
@@ -244,13 +245,13 @@ _LEADS: Mapping[str, str] = {
 def _other(view: View, found: JobSummary) -> HtmlPage:
     """Return the page of a job that trains nothing, with a link to what it makes if that has a page."""
     to: Sequence[object] = ()
-    title = f"{found.kind.capitalize()} job"
+    title = f"{found.kind.capitalize().replace('_', ' ')} job"
     if found.kind == COMMANDS_JOB:
         title = " of ".join([title, *_model_names(view, found)])
         to = ("tinker", view.platform.compat.training_runs.of_job(found.id).id)
     elif found.kind == "improve":
         to = ("improvements", found.id)
-    elif found.kind not in (BATCH_JOB, RESPONSE_JOB):
+    elif found.kind not in (BATCH_JOB, RESPONSE_JOB) and found.subject != found.id:
         to = ("runs", found.subject)
         title = _run_name(view, found) or title
     link = tag("p", view.link("To the improvement" if found.kind == "improve" else "To the run", *to)) if to else ""
