@@ -29,6 +29,7 @@ MEANT = {
     "inspect logs": "how-to/evaluate",
     "prompt optimization": "how-to/improve-a-prompt",
     "gepa": "how-to/improve-a-prompt",
+    "data flywheel": "how-to/from-traffic-to-promotion",
     "off-policy": "how-to/ask-last-weeks-traffic",
     "replay requests": "how-to/ask-last-weeks-traffic",
     "what if": "how-to/ask-last-weeks-traffic",
