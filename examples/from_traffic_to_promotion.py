@@ -1,9 +1,9 @@
 """From an agent's traffic to a promoted prompt, in one store: judged live, improved, asked of last week's requests,
 compared with the judge's error counted in, and rolled out to users who look after it.
 
-The models are scripted, so that it runs anywhere in a minute: `assistant` knows only what its instructions say, `writer`
-reads facts off feedback, and `judge` is lenient with some wrong answers. With real ones, leave out `backend` and
-`clock`, and name models of yours. `pip install 'modelyard[prompts]'`, then `python from_traffic_to_promotion.py`."""
+The models are scripted, so that it runs anywhere in seconds: `assistant` knows only what its instructions say,
+`writer` reads facts off feedback, and `judge` is lenient with some wrong answers. With real ones, leave out `backend`
+and `clock`, and name models of yours. `pip install 'modelyard[prompts]'`, then `python from_traffic_to_promotion.py`."""
 
 import re
 from datetime import timedelta
@@ -94,11 +94,12 @@ platform.evaluations.assert_not_worse(baseline=before, candidate=after, margin=0
 rollout = platform.rollouts.start(
     "variants/desk/support", better.number, canary=[0.25, 1.0], guard=NotWorse("thumbs", margin=0.1)
 )
-number = 1000
+first = 1000
 while not rollout.state.ended:
-    for number in range(number, number + 100):
+    for number in range(first, first + 100):
         answer = platform.chat.complete(model=VARIANT, messages=question(number), user=f"user {number}", max_tokens=20)
         platform.rollouts.score(answer.id, likes(number, answer.text))
+    first += 100
     clock.advance(60)
     rollout = platform.rollouts.look(rollout.id)
 print(platform.rollouts.standing(rollout.id))

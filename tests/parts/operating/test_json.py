@@ -76,6 +76,7 @@ runs limits {run} -o concurrency=2
 runs resume {run}
 runs add-rows {run} rows.jsonl
 runs steering {run}
+jobs watch {run}
 webhooks add https://hooks.example/x --entity local
 webhooks list
 webhooks rotate {webhook}

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from modelyard import Platform
+from modelyard.domain.evaluation.run import Prediction
 from modelyard.errors import Conflict, InvalidInput
+from modelyard.parts.steering.records import EarlierAnswer, SteeringEntry
 from modelyard.testing.clock import ManualClock
 from steered_runs import MORE, finish, rows_of, submitted, while_it_runs, whole
 
@@ -203,4 +205,20 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(platform: Platform) -> Non
     with pytest.raises(Conflict, match="was cancelled"):
         steering.requeue(run)
     assert steering.audit(run) == []
+    assert platform.remove_orphans(0).removed == 0
+
+
+def test_nothing_is_kept_of_an_entity_that_is_deleted_meanwhile(
+    platform: Platform, backend: Any, clock: ManualClock
+) -> None:
+    run, steering = submitted(platform, concurrency=2, entity="acme"), platform.evaluations.steering
+
+    def deleted() -> None:
+        steering.requeue(run, [0])
+        platform.delete_entity("acme")
+
+    while_it_runs(backend, clock, deleted, "say 6")
+    finish(platform)
+    for cls in (EarlierAnswer, SteeringEntry, Prediction):
+        assert platform._runtime.store.read(lambda seen, cls=cls: seen.count(cls, "by_entity", "acme")) == 0
     assert platform.remove_orphans(0).removed == 0
