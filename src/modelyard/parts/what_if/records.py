@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.record import EMPTY, KEPT, Index, Record, frozen_mapping, sequence_field
+from modelyard.domain.record import KEPT, Index, Record, frozen_mapping, sequence_field
 
 JOB = "what_if"
 STARTED, ENDED, FAILED = "what_if_started", "what_if_ended", "what_if_failed"
