@@ -3,7 +3,7 @@ compared with the judge's error counted in, and rolled out to users who look aft
 
 The models are scripted, so that it runs anywhere in seconds: `assistant` knows only what its instructions say,
 `writer` reads facts off feedback, and `judge` is lenient with some wrong answers. With real ones, leave out `backend`
-and `clock`, and name models of yours. `pip install 'modelyard[prompts]'`, then `python from_traffic_to_promotion.py`."""
+and `clock`, and name models of yours. It needs `pip install 'modelyard[prompts]'`."""
 
 import re
 from datetime import timedelta

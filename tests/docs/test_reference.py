@@ -111,6 +111,7 @@ def test_every_resource_is_listed_with_its_methods() -> None:
     brought = {name: resource() for part in standard_parts() for name, resource in part.resources.items()}
     named_by_parts = {name for name, resource in brought.items() if "__call__" not in vars(resource)}
     assert {f"platform.{name}" for name in named_by_parts} <= set(resources)
+    named_by_parts |= {name for name in brought if f"platform.{name}" in resources}  # and is called, too
     resources_of |= {_resource_of(f"platform.{name}") for name in named_by_parts}
     resources_of.remove("compat")
     opened_with = {

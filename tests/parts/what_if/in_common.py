@@ -7,7 +7,7 @@ from modelyard.domain.identity import Principal, Scope
 
 TABLES = {
     "asked_traffic": "bd7fb9ac8cbddd81",
-    "asked_rows": "153591e10463a2b8",
+    "asked_rows": "711a671bf24e67ba",
 }
 
 KEYED = ("/v1/what-ifs",)

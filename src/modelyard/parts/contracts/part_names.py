@@ -45,11 +45,11 @@ class PartNameLaws(PartHooks):
 
     def test_its_resources_load(self, trial: PartTrial) -> None:
         made = [load() for part in (*trial.others, trial.part) for load in part.resources.values()]
-        added = [kind for kind in made if isinstance(kind, type) and issubclass(kind, Extended)]
-        extended: list[type[Extended]] = [*EXTENDED, *added]
+        areas = ["", *(kind.AREA.rstrip(".") for kind in EXTENDED)]
+        areas += [kind.AREA.rstrip(".") for kind in made if isinstance(kind, type) and issubclass(kind, Extended)]
         for name, load in trial.part.resources.items():
             area, _, last = name.rpartition(".")
-            assert area in ("", *(kind.AREA.rstrip(".") for kind in extended))
+            assert area in areas
             assert last.isidentifier()
             assert not last.startswith("_")
             assert callable(load())

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.record import Index, Record, frozen_mapping, sequence_field
+from modelyard.domain.record import KEPT, Index, Record, frozen_mapping, sequence_field
 
 JOB = "what_if"
 STARTED, ENDED, FAILED = "what_if_started", "what_if_ended", "what_if_failed"
@@ -106,11 +106,10 @@ RECORDS = (
         indexes={
             "by_what_if": Index(("what_if_id",)),
             "by_entity": Index(("entity",)),
-            "by_age": Index((), ("created_at",)),
         },
         sequence="seq",
         domain=_DOMAIN,
         erased_with={AskedTraffic: "by_what_if"},
-        texts="created_at",
+        texts=KEPT,
     ),
 )
