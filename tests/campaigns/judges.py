@@ -155,8 +155,10 @@ KINDS = (
 SIZES = ((200, 20), (200, 50), (1000, 30), (1000, 100), (5000, 300))
 """How many rows there are, and how many of them are labelled."""
 
-IN_SHORT = ("rate", "rate near 0", "difference", "conversations", "by score", "conversations by score")
-SHORT = [((1000, 30), kind) for kind in KINDS if kind.name in IN_SHORT]
+SHORT = [
+    *(((1000, 30), kind) for kind in KINDS if kind.name in ("rate", "rate near 0", "difference")),
+    *(((200, 50), kind) for kind in KINDS[-3:]),
+]
 
 
 def covered(kind: Kind, size: tuple[int, int], worlds: int, seed: int, sabotage: bool) -> tuple[float, float]:
