@@ -57,7 +57,7 @@ class Turns:
 
 
 @attrs.define(eq=False)
-class Asked:
+class WaitingPass:
     """A pass of a run that waits to be computed; then it is `done`, or has failed with `fault`."""
 
     adapter: AdapterWeights
@@ -91,7 +91,7 @@ class SharedBase:
         self._selected: AdapterWeights | None = None
         self._taken: dict[AdapterWeights, int] = {}
         self._head = {name for name, _ in head_layer(network.model)}
-        self._waiting: list[Asked] = []
+        self._waiting: list[WaitingPass] = []
         self._together = True
 
     @property
@@ -124,7 +124,7 @@ class SharedBase:
 
     def compute(self, adapter: AdapterWeights, room: MemoryBudget, one: Pass, learns: bool, then: Then) -> None:
         """Compute a pass of a run, with those of others that wait. Raises what makes this one fail."""
-        mine = Asked(adapter, room, one, learns, then)
+        mine = WaitingPass(adapter, room, one, learns, then)
         with self._lock:
             self._waiting.append(mine)
         with self._turns.one():
@@ -133,7 +133,7 @@ class SharedBase:
         if mine.fault is not None:
             raise mine.fault
 
-    def _fitting(self, first: Asked) -> list[Asked]:
+    def _fitting(self, first: WaitingPass) -> list[WaitingPass]:
         """Take a pass, and those that can be computed with it: of other runs, at most one of each."""
         with self._lock:
             found = [first]
@@ -143,7 +143,7 @@ class SharedBase:
             self._waiting = [asked for asked in self._waiting if asked not in found]
         return found
 
-    def _computed(self, group: Sequence[Asked]) -> None:
+    def _computed(self, group: Sequence[WaitingPass]) -> None:
         """Compute passes as one, or each alone if that is not possible."""
         if len(group) > 1:
             try:
@@ -161,7 +161,7 @@ class SharedBase:
                     asked.fault = fault
                 asked.done = True
 
-    def _compute_each(self, group: Sequence[Asked]) -> None:
+    def _compute_each(self, group: Sequence[WaitingPass]) -> None:
         """Compute passes as one. An error before their derivatives leaves all of them to be computed."""
         self._select(None)
         rows = [len(asked.one.rows) for asked in group]
@@ -181,12 +181,12 @@ class SharedBase:
                 for asked in group:
                     asked.fault = asked.fault or fault
 
-    def _use_head(self, group: Sequence[Asked], mine: Asked) -> None:
+    def _use_head(self, group: Sequence[WaitingPass], mine: WaitingPass) -> None:
         for name, layer in _layers(group).items():
             if name in self._head:
                 layer.use(_matrices(mine, name))
 
-    def _leave(self, group: Sequence[Asked]) -> None:
+    def _leave(self, group: Sequence[WaitingPass]) -> None:
         for layer in _layers(group).values():
             layer.use(None)
 
@@ -200,7 +200,7 @@ class SharedBase:
         self._selected = adapter
 
 
-def _fit(group: Sequence[Asked]) -> bool:
+def _fit(group: Sequence[WaitingPass]) -> bool:
     """Return whether passes of several runs can be computed as one: within the memory of each, with little padding."""
     rows, longest = sum(len(asked.one.rows) for asked in group), max(asked.longest for asked in group)
     tokens = sum(len(row.ids) for asked in group for row in asked.one.rows)
@@ -213,11 +213,11 @@ def _fit(group: Sequence[Asked]) -> bool:
     )
 
 
-def _layers(group: Sequence[Asked]) -> dict[str, TrainedLinear]:
+def _layers(group: Sequence[WaitingPass]) -> dict[str, TrainedLinear]:
     return {name: layer for asked in group for name, layer in asked.adapter.layers.items()}
 
 
-def _matrices(asked: Asked, name: str) -> Matrices | None:
+def _matrices(asked: WaitingPass, name: str) -> Matrices | None:
     return asked.adapter.matrices(name) if name in asked.adapter.layers else None
 
 
