@@ -17,7 +17,7 @@ from modelyard.domain.job import Job, JobProgress, JobStatus, NewEvent
 from modelyard.errors import Conflict, StoreError
 from modelyard.formats.jsonl import dump_row, in_chunks
 from modelyard.parts.steering.records import EarlierAnswer, SteeringAction, SteeringEntry
-from modelyard.platform.evaluations.job import UNSURE, RunAttempt
+from modelyard.platform.evaluations.job import UNSURE, _Attempt
 from modelyard.platform.evaluations.row_evaluation import RunLimits
 from modelyard.platform.evaluations.scorers import NO_CALLABLES
 from modelyard.platform.evaluations.shards import PROGRESS, SHARD_ENDED, RemainingRows, RowKey, last_progress, shard_of
@@ -37,7 +37,7 @@ def evaluate(claimed: ClaimedJob) -> Generator[None, None, None]:
         yield
         _go_on(claimed, found, drained=False)
         return
-    attempt, looked_at, asked = RunAttempt(claimed, NO_CALLABLES), runtime.clock.monotonic(), False
+    attempt, looked_at, asked = _Attempt(claimed, NO_CALLABLES), runtime.clock.monotonic(), False
     attempt.begin()
     with attempt.scheduler() as scheduler:
         batches = scheduler.batches()

@@ -59,7 +59,7 @@ BETWEEN_EVENTS = 0.1
 def evaluate(claimed: ClaimedJob, callables: LocalCallables = NO_CALLABLES) -> Generator[None, None, None]:
     """Do the work of an EVALUATE or RESCORE job. Yields after each batch that was stored, and now and then. To give the
     job back, close it: that finishes the rows in flight, in bounded time."""
-    attempt = RunAttempt(claimed, callables)
+    attempt = _Attempt(claimed, callables)
     attempt.begin()
     with attempt.scheduler() as scheduler:
         batches = scheduler.batches()
@@ -77,7 +77,7 @@ def evaluate(claimed: ClaimedJob, callables: LocalCallables = NO_CALLABLES) -> G
     attempt.end()
 
 
-class RunAttempt:
+class _Attempt:
     """One attempt at a run: its model, scorers and pools, and the running totals of what is stored."""
 
     def __init__(self, claimed: ClaimedJob, callables: LocalCallables) -> None:
