@@ -4,10 +4,12 @@ judge said of its answer to everybody, and what those who had it said."""
 import random
 from statistics import fmean
 
-import numpy
-from cje import calibrated_mean_ci
+import pytest
 
 from modelyard.parts.what_if.estimates import LoggedAnswer, doubly_robust
+
+numpy = pytest.importorskip("numpy")
+cje = pytest.importorskip("cje", reason="it has a lane of its own: tests/clients/lanes.py cje")
 
 WORLDS = 60
 TRUTH = 0.55
@@ -23,7 +25,7 @@ def world(seed: int, users: int = 300, share: float = 0.3) -> list[LoggedAnswer]
 
 
 def theirs(rows: list[LoggedAnswer]) -> tuple[float, float, float]:
-    found = calibrated_mean_ci(
+    found = cje.calibrated_mean_ci(
         numpy.array([row.predicted for row in rows]),
         numpy.array([row.score if row.seen else numpy.nan for row in rows]),
         cluster_ids=numpy.array([row.user for row in rows]),
@@ -59,6 +61,6 @@ def test_feedback_that_only_some_give_is_estimated_alike() -> None:
             for row in world(seed, users=400, share=0.5)
         ]
         labels = numpy.array([row.score if row.seen and row.score is not None else numpy.nan for row in rows])
-        found = calibrated_mean_ci(numpy.array([row.predicted for row in rows]), labels)
+        found = cje.calibrated_mean_ci(numpy.array([row.predicted for row in rows]), labels)
         apart.append(abs(float(found.estimate) - ours(rows)[0]) / float(found.se))
     assert fmean(apart) < 0.5

@@ -225,12 +225,13 @@ def promote(
     margin: float,
     scorer: str | None,
     lower_is_better: bool,
-) -> None:
+) -> object:
     """Promote the step NUMBER of the model NAME, or the version NUMBER of variants/PROJECT/NAME, if labels allow it."""
     with opened(store) as platform:
         kept: Any = {"alias": alias, "lower_is_better": lower_is_better}
         made = in_own_name(platform).part(Reviews).promote(name, number, evaluation, margin, scorer, **kept)
     click.echo(f"{alias} points at {number}{verdict_text(made.verdict)}")
+    return made
 
 
 @review.command("delete")

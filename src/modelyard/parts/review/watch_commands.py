@@ -37,11 +37,12 @@ def watches() -> None:
 @click.option("--share", default=0.01, show_default=True, type=float, help="The share of the answers that is judged.")
 @click.option("--purse", default="1", show_default=True, help="What judging them may cost, in USD.")
 @project_option
-def start_watch(store: StoreName, model: str, scorer: Any, share: float, purse: str, project: str | None) -> None:
+def start_watch(store: StoreName, model: str, scorer: Any, share: float, purse: str, project: str | None) -> object:
     """Let SCORER, a reference or JSON, judge a share of what MODEL answers; print the id of the watch."""
     with opened(store) as platform:
-        of = _of(in_own_name(platform))
-        click.echo(of.start(model, scorer, share=share, purse=purse, project=project).id)
+        made = _of(in_own_name(platform)).start(model, scorer, share=share, purse=purse, project=project)
+    click.echo(made.id)
+    return made
 
 
 @watches.command("list")
@@ -73,19 +74,23 @@ def _line(one: WatchedMean) -> tuple[object, ...]:
 @watches.command("stop")
 @store_option
 @click.argument("watch")
-def stop_watch(store: StoreName, watch: str) -> None:
+def stop_watch(store: StoreName, watch: str) -> object:
     """Judge no more for WATCH."""
     with opened(store) as platform:
-        click.echo(_of(platform).stop(watch).reason)
+        stopped = _of(platform).stop(watch)
+    click.echo(stopped.reason)
+    return stopped
 
 
 @watches.command("delete")
 @store_option
 @click.argument("watch")
-def delete_watch(store: StoreName, watch: str) -> None:
+def delete_watch(store: StoreName, watch: str) -> object:
     """Delete WATCH; the runs with what it judged stay."""
     with opened(store) as platform:
-        click.echo(_of(platform).delete(watch).id)
+        gone = _of(platform).delete(watch)
+    click.echo(gone.id)
+    return gone
 
 
 def _of(platform: Any) -> Watches:

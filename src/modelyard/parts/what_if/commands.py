@@ -155,16 +155,20 @@ def show_what_if(store: StoreName, question: str, as_json: bool) -> None:
 @what_if.command("cancel")
 @store_option
 @click.argument("question")
-def cancel_what_if(store: StoreName, question: str) -> None:
+def cancel_what_if(store: StoreName, question: str) -> object:
     """End the asking of QUESTION; what came of it stays."""
     with opened(store) as platform:
-        click.echo(in_own_name(platform).part(AskTraffic).cancel(question).status)
+        ended = in_own_name(platform).part(AskTraffic).cancel(question)
+    click.echo(ended.status)
+    return {"id": question, "status": ended.status}
 
 
 @what_if.command("delete")
 @store_option
 @click.argument("question")
-def delete_what_if(store: StoreName, question: str) -> None:
+def delete_what_if(store: StoreName, question: str) -> object:
     """Delete QUESTION, which has ended, with its rows."""
     with opened(store) as platform:
-        click.echo(platform.part(AskTraffic).delete(question).id)
+        gone = platform.part(AskTraffic).delete(question)
+    click.echo(gone.id)
+    return gone
