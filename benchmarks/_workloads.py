@@ -96,6 +96,22 @@ def completion(on_disk: bool, budget: bool = False) -> Callable[[ExitStack], Cal
     return prepared
 
 
+def rolled_out(on_disk: bool) -> Callable[[ExitStack], Call]:
+    """Answers of the echo model to the alias of a variant whose next version is rolled out, each of them mirrored."""
+
+    def prepared(cleanup: ExitStack) -> Call:
+        platform = opened(cleanup, on_disk)
+        for text in ("kind", "brief"):
+            platform.variants.publish("desk/help", model="echo", template=f"Be {text}: {{question}}")
+        platform.variants.promote("desk/help", 1)
+        shadow = {"answers": 100_000, "share": 1.0, "purse": "1000"}
+        platform.models.roll_out("variants/desk/help", 2, shadow=shadow)
+        asked = {"model": "variants/desk/help@prod", "messages": MESSAGES, "user": "ann"}
+        return lambda calls: [platform.chat.complete(**asked) for _ in range(calls)]
+
+    return prepared
+
+
 def stream(cleanup: ExitStack) -> Call:
     """Streamed answers of 200 tokens in process."""
     chat = opened(cleanup).chat
@@ -398,6 +414,8 @@ WORKLOADS: dict[str, Callable[[ExitStack], Call]] = {
     "completion-sqlite": completion(on_disk=True),
     "completion-budget": completion(on_disk=False, budget=True),
     "completion-sqlite-budget": completion(on_disk=True, budget=True),
+    "completion-rollout": rolled_out(on_disk=False),
+    "completion-sqlite-rollout": rolled_out(on_disk=True),
     "stream": stream,
     "asgi": asgi(streamed=False, on_disk=False),
     "asgi-sqlite": asgi(streamed=False, on_disk=True),

@@ -32,11 +32,11 @@ from postgres_server import PostgresServer
 pytestmark = [pytest.mark.crash, pytest.mark.parts]
 
 MOMENTS = {
-    "after": ("commit 1 after", "beat 1 after", "commit 2 after", "commit 3 after", "commit 4 after"),
-    "inside": ("commit 2 inside", "beat 1 inside", "commit 3 inside", "commit 1 inside", "commit 5 inside"),
+    "after": ("commit 1 after", "beat 1 after", "beat 4 after", "beat 5 after", "commit 2 after", "commit 3 after"),
+    "inside": ("beat 2 inside", "beat 1 inside", "commit 3 inside", "commit 1 inside", "commit 2 inside"),
 }
 """When a program dies: the first at the first moment, its successor at the second, and so on, round and round. `beat`
-is the booking of an answer."""
+is the booking of an answer, and then what is reserved for its mirrored request, booked, settled and scored."""
 CHANGES = {"shadow -1", "canary 0", "watch 1", "promoted 1", "rolled_back 1", "stopped 0"}
 BOOKED, SCORED, LOOKED = "CompletionBooking.step", "StagedRollouts.score.<locals>.step", "_look"
 KILLED = {

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from modelyard import Platform, open_platform
+from modelyard.domain.record import KEY
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import InvalidInput
-from modelyard.parts.rollouts.arms import MOST_MIRRORED, ProcessRollouts
+from modelyard.parts.rollouts.arms import MOST_MIRRORED, ProcessRollouts, RolloutCapture
 from modelyard.parts.rollouts.mirror import drain
-from modelyard.parts.rollouts.records import RolloutCursor, RolloutState, Side, StagedRollout
+from modelyard.parts.rollouts.records import RolloutAnswer, RolloutCursor, RolloutState, Side, StagedRollout
 from modelyard.platform.paging import iter_index
+from modelyard.stores import MemoryStore
 from rolled_out import ALIAS, NAME, trained
 
 
@@ -108,3 +110,69 @@ def test_only_a_share_is_mirrored(desk: Platform) -> None:
 def test_what_cannot_be_meant_is_refused(shadow: Any, match: str) -> None:
     with open_platform() as platform, pytest.raises(InvalidInput, match=match):
         platform.rollouts.start(NAME, 1, shadow=shadow)
+
+
+def test_a_mirrored_request_gives_way_to_those_that_are_answered(
+    desk: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollout = start(desk, {"answers": 5, "share": 1.0})
+    ask(desk, 1)
+    running: Any = desk._runtime.cache.running
+    running["a request"], waited = object(), list[int]()
+
+    def answered(_: float) -> None:
+        waited.append(sum(one.shadow for one in desk.rollouts.answers(rollout.id)))
+        running.pop("a request")
+
+    monkeypatch.setattr("modelyard.parts.rollouts.mirror.sleep", answered)
+    drain(desk._runtime)
+    assert waited == [0]
+    assert [one.shadow for one in desk.rollouts.answers(rollout.id)] == [False, True]
+
+
+def test_a_mirrored_request_does_not_give_way_for_ever(desk: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollout = start(desk, {"answers": 5, "share": 1.0})
+    ask(desk, 1)
+    running: Any = desk._runtime.cache.running
+    running["a request"] = object()
+    monkeypatch.setattr("modelyard.parts.rollouts.mirror.GIVES_WAY", 0.01)
+    drain(desk._runtime)
+    del running["a request"]
+    assert [one.shadow for one in desk.rollouts.answers(rollout.id)] == [False, True]
+
+
+def test_neither_an_answer_nor_its_mirror_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, transact = list[bool](), MemoryStore.transact
+
+    def noting(store: MemoryStore, step: Any, durable: bool = True) -> Any:
+        waits.append(durable)
+        return transact(store, step, durable)
+
+    with open_platform() as platform:
+        trained(platform)
+        rollout = start(platform, {"answers": 5, "share": 1.0})
+        monkeypatch.setattr(MemoryStore, "transact", noting)
+        ask(platform, 1)
+        assert waits == [False]
+        drain(platform._runtime)
+        assert [one.shadow for one in platform.rollouts.answers(rollout.id)] == [False, True]
+    assert len(waits) > 3
+    assert not any(waits[:4])
+
+
+def test_a_rollout_that_is_deleted_while_a_request_is_answered_keeps_nothing_of_it(
+    desk: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollout = start(desk, {"answers": 5, "share": 1.0})
+    kept = RolloutCapture.__call__
+
+    def deleted(capture: RolloutCapture, *answered: Any) -> Any:
+        desk.rollouts.stop(rollout.id)
+        desk.rollouts.delete(rollout.id)
+        return kept(capture, *answered)
+
+    monkeypatch.setattr(RolloutCapture, "__call__", deleted)
+    (asked,) = ask(desk, 1)
+    read = desk._runtime.store.read
+    assert read(lambda snapshot: snapshot.find(LedgerEntry, KEY, asked)) is not None
+    assert read(lambda snapshot: snapshot.find(RolloutAnswer, KEY, asked)) is None

@@ -14,7 +14,15 @@ from modelyard.domain.frozen_fast import maker
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.record import KEY
 from modelyard.domain.usage import cost
-from modelyard.parts.rollouts.records import RolloutAnswer, RolloutState, RunningRollout, Side, StagedRollout, place_of
+from modelyard.parts.rollouts.records import (
+    RolloutAnswer,
+    RolloutCursor,
+    RolloutState,
+    RunningRollout,
+    Side,
+    StagedRollout,
+    place_of,
+)
 from modelyard.parts.rollouts.subjects import aliased_subject
 from modelyard.platform.chat.running_completion import RunningCompletion
 from modelyard.platform.paging import get_or_none
@@ -76,7 +84,7 @@ class ProcessRollouts:
         self._failed: Failed = Counter()
 
     def begin(self, running: RunningCompletion, placed: Placed) -> None:
-        """Remember who answers a request until it has ended."""
+        """Remember who answers a request until it is answered, or has ended otherwise."""
         if len(self.begun) >= MOST_BEGUN:
             self._sweep()
         self.begun[running.id] = running, placed
@@ -88,9 +96,9 @@ class ProcessRollouts:
                 if running.failure is not None and getattr(running.failure, "status", 500) >= SERVER_FAULT:
                     self._failed[placed.rollout.id, placed.stage, placed.side] += 1
                 if running.whole or running.failure is not None:
-                    del self.begun[id_]
+                    self.begun.pop(id_, None)
             for id_ in [*self.begun][: max(0, len(self.begun) - MOST_BEGUN // 2)]:
-                del self.begun[id_]
+                self.begun.pop(id_, None)
 
     def fail(self, placed: Placed) -> None:
         """Count a request that failed."""
@@ -139,7 +147,8 @@ class RolloutCapture:
         self, running: RunningCompletion, completion: Completion, keep: Callable[[Tx], object] | None
     ) -> Callable[[Tx], object]:
         """Return what keeps the arm and the propensity of an answer, after `keep`."""
-        _, placed = self.process.begun.get(running.id) or (running, self._placed(running))  # it may be forgotten
+        begun = self.process.begun.pop(running.id, None)
+        placed = self._placed(running) if begun is None else begun[1]
         rollout, plan, clock = self.rollout, running.plan, running.runtime.clock
         assert plan is not None, "it answered"
         price = cost(completion.usage, plan.served.entry.pricing)
@@ -152,7 +161,7 @@ class RolloutCapture:
         def step(tx: Tx) -> None:
             if keep is not None:
                 keep(tx)
-            if get_or_none(tx, StagedRollout, rollout.id) is not None:
+            if tx.find(RolloutCursor, KEY, rollout.id) is not None:  # it lives as long, and stores remember it
                 tx.add(answer)
 
         return step

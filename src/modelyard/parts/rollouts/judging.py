@@ -81,8 +81,9 @@ def row_of(request: CompletionRequest) -> Mapping[str, Any]:
 
 
 def keep_pair(runtime: Runtime, rollout: StagedRollout, user: str, scored: Mapping[str, tuple[Side, float]]) -> None:
-    """Keep the scores of two answers to one request by their ids, and count the pair if it is the first of its user."""
-    runtime.store.transact(partial(_keep, runtime, rollout.id, user, scored))
+    """Keep the scores of two answers to one request by their ids, and count the pair if it is the first of its user.
+    They wait for the disk no more than the answers did."""
+    runtime.store.transact(partial(_keep, runtime, rollout.id, user, scored), runtime.settings.durable_usage)
 
 
 def _keep(runtime: Runtime, rollout_id: str, user: str, scored: Mapping[str, tuple[Side, float]], tx: Tx) -> None:

@@ -2,13 +2,17 @@
 
 The most that a request can cost is reserved from the purse in a transaction before it is asked, and what it did not
 cost is given back in the one that keeps its answer. After a crash in between, the whole reservation stays spent: so
-what the ledger has of mirrored requests is never more than the purse, whoever mirrors.
+what the ledger has of mirrored requests is never more than the purse, whoever mirrors. Neither waits for the disk, as
+usage does not: a loss of power that takes the reservation takes what was booked after it, too.
+
+A mirrored request waits for a moment in which nobody waits for an answer, but not for long.
 """
 
 import threading
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
+from time import monotonic, sleep
 from typing import Any
 
 import attrs
@@ -37,6 +41,8 @@ from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
 
 NAME = "rollout"
+GIVES_WAY, PAUSE = 0.25, 0.002
+"""For how many seconds a mirrored request waits at most while others are answered, and how often it looks."""
 
 
 class Mirror:
@@ -59,11 +65,18 @@ def drain(runtime: Runtime) -> None:
     waiting = runtime.cache.slot(ProcessRollouts).mirrored
     while waiting and not runtime.cache.closed:
         try:
+            _give_way(runtime)
             mirror(runtime, waiting.popleft())
         except (IndexError, StoreClosed):
             return
         except Exception:  # noqa: BLE001 - it is logged, and nobody waits for it
             log.exception("a request could not be mirrored")
+
+
+def _give_way(runtime: Runtime) -> None:
+    until = monotonic() + GIVES_WAY
+    while runtime.cache.running and not runtime.cache.closed and monotonic() < until:
+        sleep(PAUSE)
 
 
 def mirror(runtime: Runtime, asked: Mirrored) -> bool:
@@ -89,7 +102,8 @@ def _ask(runtime: Runtime, rollout: StagedRollout, one: "MirroredCompletion", pl
     `ModelyardError`. Returns whether it was asked."""
     most: Decimal = one.most()
     answer: Any = None
-    if not runtime.store.transact(partial(_reserve, runtime, rollout.id, most, runtime.ids())):
+    durable = runtime.settings.durable_usage
+    if not runtime.store.transact(partial(_reserve, runtime, rollout.id, most, runtime.ids()), durable):
         return False
     failed: ModelyardError | None = None
     try:
@@ -99,7 +113,7 @@ def _ask(runtime: Runtime, rollout: StagedRollout, one: "MirroredCompletion", pl
     paid = Decimal(0) if one.entry is None else one.entry.cost
     if placed is not None and one.whole and one.entry is not None:
         answer = answer_of(one, placed, runtime.clock.monotonic() - one.began, paid, shadow=True)
-    runtime.store.transact(_settle(rollout.id, most - paid, answer))
+    runtime.store.transact(_settle(rollout.id, most - paid, answer), durable)
     if failed is not None:
         raise failed
     return True

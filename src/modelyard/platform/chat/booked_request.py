@@ -14,6 +14,7 @@ from modelyard.domain.identity import Attribution, Principal, RateStand
 from modelyard.domain.usage import ENTITY, Admission, LedgerEntry, cost
 from modelyard.errors import ModelyardError, StoreClosed
 from modelyard.flow import CallerDisconnected, Flow
+from modelyard.part import Capture
 from modelyard.platform.chat.backend_stream import BackendStream
 from modelyard.platform.chat.completion_plan import CompletionPlan
 from modelyard.platform.runtime import Runtime
@@ -69,13 +70,15 @@ class Tracing(Protocol):
 class BookedRequest:
     """A request to a model: what is measured of it, and how its usage is recorded, once, however it ends.
 
-    `plan` is None until the model was found. `began` and `first_token` are seconds of the monotonic clock, and
-    `answered_at` is when an answer came that was whole at once. `entry` is what was booked, and `whole` is whether that
-    is a whole answer. `failure` is what it ended with. `sent` is whether another server has the request now.
+    `plan` is None until the model was found; `captures` keeps the answers. `began` and `first_token` are seconds of the
+    monotonic clock, and `answered_at` is when an answer came that was whole at once. `entry` is what was booked, and
+    `whole` is whether that is a whole answer. `failure` is what it ended with. `sent` is whether another server has the
+    request now.
     """
 
     operation: ClassVar[str]
     plan: CompletionPlan | None = None
+    captures: Capture | None = None
     served: ServedModel
     stream: BackendStream | None = None
     entry: LedgerEntry | None = None

@@ -2,8 +2,6 @@
 
 from functools import partial
 
-import attrs
-
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
 from modelyard.domain.usage import Budget
 from modelyard.errors import Forbidden, ModelNotFound
@@ -44,10 +42,10 @@ def find_plan(running: BookedRequest, plan: CompletionPlan | None) -> Flow[Compl
     make = partial(make_plan, *running.asked[:3])
     if plan is None:
         plan = yield Call(partial(make, running.given.model), blocks, threads)
+    running.captures = plan.captures
     if plan.captures is None or not (name := plan.captures.chosen(running)):
         return plan
-    chosen = known_plan(*running.asked[:3], name) or (yield Call(partial(make, name), blocks, threads))
-    return attrs.evolve(chosen, captures=plan.captures)
+    return known_plan(*running.asked[:3], name) or (yield Call(partial(make, name), blocks, threads))
 
 
 def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, model: str) -> CompletionPlan:

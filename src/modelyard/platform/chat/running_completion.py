@@ -58,7 +58,7 @@ class RunningCompletion(BookedRequest):
             request = plan.asks(request)
             if self.client is not None:
                 self.client.asked = plan.named.name
-        if self.details or (plan is not None and plan.captures is not None and plan.captures.details):
+        if self.details or (self.captures is not None and self.captures.details):
             request = checks.with_details(request, capabilities)
         if request.tool_choice.mode is _REQUIRED:
             checks.check_tool_choice(request)
@@ -138,9 +138,9 @@ class RunningCompletion(BookedRequest):
         if self.given.store:
             storing = _storing(self.given, completion, self.attribution, self.served, self.runtime.clock.now())
             booking.keep = unless_deleted(self.runtime, self.attribution.entity, self.arrived, storing)
-        if self.plan is not None and self.plan.captures is not None:
+        if self.captures is not None:
             booking.loose = booking.keep is None
-            booking.keep = self.plan.captures(self, completion, booking.keep)
+            booking.keep = self.captures(self, completion, booking.keep)
         return booking
 
     def remainder(self) -> CompletionBooking | None:
