@@ -165,7 +165,7 @@ class Models(Extended, ModelsMembers):
 
     def delete_checkpoints(self, model: Model | str, steps: Iterable[int]) -> DeletedCheckpoints:
         """Delete the checkpoints of these steps, all or none; deleting again changes nothing. Raises `Conflict` when a
-        running job needs one of them, or one is aliased, pinned or offered by the catalogue, `NotFound`,
+        running job needs one of them, or one is aliased, pinned, kept by a part or offered, `NotFound`,
         `InvalidInput`."""
         wanted = tuple(dict.fromkeys(steps))
         if len(wanted) > MAX_STEPS:
