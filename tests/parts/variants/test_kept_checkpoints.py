@@ -1,11 +1,12 @@
 """The checkpoint of a version to which an alias points, or that is rolled out, is not deleted through any door."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from modelyard import Platform, Principal, Scope
+from http_client import client_of
+from modelyard import Platform, Principal, Scope, open_platform
 from modelyard.errors import Conflict, ModelNotFound
 
 NAME = "desk/support"
@@ -14,7 +15,11 @@ ROWS = [{"messages": [{"role": "user", "content": "ping"}, {"role": "assistant",
 
 @pytest.fixture
 def desk(platform: Platform) -> Platform:
-    """A model with the steps 1 to 4, and a variant whose version is each of the first three."""
+    return prepared(platform)
+
+
+def prepared(platform: Platform) -> Platform:
+    """Return the platform with a model that has the steps 1 to 4, and a variant with versions of the first three."""
     platform.models.create("agent", project="desk", base_model="tabular-mini")
     for _ in range(4):
         platform.training.sft("desk/agent", ROWS, epochs=1)
@@ -118,6 +123,7 @@ def test_a_version_whose_checkpoint_was_deleted_says_so(desk: Platform) -> None:
     desk.variants.promote(NAME, 1)
     desk.variants.promote(NAME, 2)
     desk.variants.promote(NAME, 3, "beta")
+    assert desk.chat.complete(model=f"variants/{NAME}@1", messages="ping").text  # who answers is known from now on
     desk.models.delete_checkpoints("desk/agent", [1])
     gone = "version 1 of desk/support asks desk/agent:step1, which was deleted; name another version, or publish one"
     for ask in (
@@ -143,3 +149,30 @@ def test_a_tenant_deletes_what_no_alias_of_its_variants_needs(desk: Platform) ->
     desk.variants.promote(NAME, 1)
     refused(lambda: key.models.delete_checkpoints("desk/agent", [1]), NAME)
     assert key.models.delete_checkpoints("desk/agent", [2]).deleted_count == 1
+
+
+@pytest.fixture
+def acme() -> Iterator[Platform]:
+    with open_platform(entity="acme") as platform:
+        yield prepared(platform)
+
+
+def test_over_http_it_is_a_conflict_and_a_version_without_it_is_not_found(acme: Platform) -> None:
+    desk, client = acme, client_of(acme)
+    desk.variants.promote(NAME, 1)
+    of = f"/v1/preview/models/{desk.models.get('desk/agent').id}/checkpoints"
+    kept = client.send("DELETE", of, {"steps": [1]})
+    assert (kept.status, "the variant desk/support" in str(kept.json)) == (409, True)
+    desk.variants.promote(NAME, 2)
+    assert client.send("DELETE", of, {"steps": [1]}).status == 200
+    for path, asked in (
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "ping"}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "ping"}], "stream": True}),
+        ("/v1/responses", {"input": "ping"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "ping"}], "max_tokens": 9}),
+        ("/v1/completions", {"prompt": "ping"}),
+    ):
+        gone = client.send("POST", path, {"model": f"variants/{NAME}@1", **asked})
+        assert (gone.status, "asks desk/agent:step1, which was deleted" in str(gone.json)) == (404, True)
+    moved = client.send("PUT", f"/v1/variants/{NAME}/aliases/prod", {"number": 1})
+    assert (moved.status, "which was deleted" in str(moved.json)) == (409, True)
