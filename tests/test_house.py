@@ -235,6 +235,7 @@ TIES = {
     ("traffic", "batches"): "kept rows are written in parts, as the lines of a batch are",
     ("traffic", "responses"): "data are collected from stored responses",
     ("traffic", "traces"): "data are collected by the feedback on calls",
+    ("traffic", "variants"): "data are collected of what a version has answered",
     ("what_if", "reports"): "rows are a data frame and a plot",
     ("what_if", "rollouts"): "feedback has the arms and propensities of rollouts",
     ("what_if", "routers"): "prices depend on the length of a prompt, and on the hour",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from modelyard.domain.evaluation.run import EvaluationRun
     from modelyard.domain.identity import Principal
     from modelyard.domain.job import Job
+    from modelyard.domain.models import Model
     from modelyard.domain.record import Record
     from modelyard.domain.training import Trajectory
     from modelyard.formats.training_data import RowFormat
@@ -245,7 +246,8 @@ class Part:
     `names` returns what the part serves under a name that no model has; None for one that is not of its form. `prices`
     returns a `ServedModel` with the prices of a request, which may depend on its prompt and on the time. `remarks`
     yields what the reports of a run, or of a baseline and a candidate, say besides, given the options of the report.
-    `evaluates` does the work of evaluations in the place of `platform.evaluations.job.evaluate`, as `JobType.run`."""
+    `evaluates` does the work of evaluations in the place of `platform.evaluations.job.evaluate`, as `JobType.run`.
+    `keeps` returns which steps of a model may not be deleted, with the reason; "" where only retention keeps one."""
 
     name: str
     records: "Callable[[], Sequence[Record]]" = tuple
@@ -274,6 +276,7 @@ class Part:
     prices: "Callable[[Runtime, Snapshot, Any], Any] | None" = None
     remarks: "Callable[[Runtime, Sequence[EvaluationRun], Mapping[str, Any]], Iterable[str]] | None" = None
     evaluates: "Callable[[ClaimedJob], Generator[None, None, None]] | None" = None
+    keeps: "Callable[[Snapshot, Model], Mapping[int, str]] | None" = None
 
 
 def standard_parts() -> Sequence[Part]:

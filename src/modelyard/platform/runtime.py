@@ -36,6 +36,7 @@ from modelyard.threads import TenantThreads, Threads
 
 if TYPE_CHECKING:
     from modelyard.domain.job import Job
+    from modelyard.domain.models import Model
     from modelyard.platform.chat.booked_request import Tracing
 
 S = TypeVar("S")
@@ -265,6 +266,11 @@ class Runtime:
         for listen in self.listeners:
             for event in events:
                 listen(self, tx, event)
+
+    def kept(self, snapshot: Snapshot, model: "Model") -> Mapping[int, str]:
+        """Return why parts keep steps of a model (`Part.keeps`)."""
+        finds = (part.keeps for part in self.parts if part.keeps is not None)
+        return {step: why for find in finds for step, why in find(snapshot, model).items()}
 
     @property
     def upkeep(self) -> "Mapping[str, Callable[[], None]]":

@@ -375,3 +375,95 @@ def test_nothing_is_kept_of_an_entity_that_is_deleted_meanwhile(platform: Platfo
         platform.traffic.collect("d", score=score, project="p")
     assert platform.compat.uploads.find("d", project="p") is None
     assert list(platform._runtime.artifacts.names()) == []
+
+
+# ---- what a variant answered
+
+
+def test_rows_are_selected_by_variant_and_by_the_version_that_answered(platform: Platform) -> None:
+    for system in ("one", "two", "three"):
+        platform.variants.publish("desk/support", model="echo", system=system)
+        platform.variants.publish("desk/other", model="echo", system=system)
+    platform.variants.promote("desk/support", 1)
+    ask(platform, "prod 1", model="variants/desk/support@prod")
+    platform.variants.promote("desk/support", 2)
+    ask(platform, "prod 2", model="variants/desk/support@prod")
+    ask(platform, "newest", model="variants/desk/support")
+    ask(platform, "by number", model="variants/local/desk/support@1")
+    ask(platform, "other", model="variants/desk/other@1")
+    ask(platform, "echo")
+    answer = platform.compat.responses.create(model="variants/desk/support@prod", input="response 2")
+    call = ask(platform, "traced 2", model="variants/desk/support@prod")
+    traced(platform, "a call", "yes", id=call, model="variants/desk/support@prod")
+
+    def asked(model: str, **options: Any) -> set[str]:
+        found = platform.traffic.collect("some", model=model, **options)
+        return set() if found.train is None else {row.messages[-2].text for row in rows(platform, found.url)}
+
+    ones, twos = {"prod 1", "by number"}, {"prod 2", "response 2", "traced 2", "a call"}
+    for name in ("variants/desk/support@1", "variants/local/desk/support@1"):
+        assert asked(name) == ones
+    assert asked("variants/desk/support@2") == asked("variants/desk/support@prod") == twos
+    assert asked("variants/desk/support@latest") == asked("variants/desk/support@3") == {"newest"}
+    assert asked("variants/desk/support") == {*ones, *twos, "newest"}
+    assert asked("variants/desk/other") == {"other"}
+    assert asked("variants/desk/other", sources=["traces"]) == set()
+    seen: dict[str, str] = {}
+    platform.traffic.collect("some", where=lambda row: seen.setdefault(row.messages[-2].text, row.variant) is None)
+    assert {words: name.partition("@")[2] for words, name in seen.items() if "support" in name} == {
+        **dict.fromkeys(ones, "1"),
+        **dict.fromkeys(twos, "2"),
+        "newest": "3",
+    }
+    assert (seen["prod 2"], seen["echo"]) == ("variants/local/desk/support@2", "")
+    assert platform.compat.responses.get(answer.id).model == "variants/desk/support@prod"
+    assert platform.chat.get(call).model == "variants/desk/support@prod"
+    assert call in [one.id for one in platform.chat.list(model="variants/desk/support@prod")]
+    for name in ("variants/desk/support@9", "variants/desk/support@beta"):
+        with pytest.raises(NotFound):
+            asked(name)
+    platform.variants.promote("desk/support", 3)
+    assert asked("variants/desk/support@prod") == {"newest"}
+
+
+def test_the_version_that_a_rollout_chose_is_the_one_that_answered(platform: Platform) -> None:
+    for number in (1, 2):
+        platform.variants.publish("desk/support", model="echo", template=f"{number}: {{question}}")
+    platform.variants.promote("desk/support", 1)
+    platform.rollouts.start("variants/desk/support", 2, canary=[0.5, 1])
+    said = {
+        platform.chat.complete(model="variants/desk/support@prod", messages=f"m{at}", user=f"u{at}", store=True).text
+        for at in range(20)
+    }
+    for number in (1, 2):
+        found = platform.traffic.collect("some", model=f"variants/desk/support@{number}")
+        assert set(answers(platform, found.url)) == {text for text in said if text.startswith(f"{number}:")}
+
+
+def test_the_answers_of_a_version_whose_checkpoint_is_gone_are_still_found(platform: Platform) -> None:
+    platform.models.create("agent", project="desk", base_model="tabular-mini")
+    pings = [Example((Message(Role.USER, "ping"), Message(Role.ASSISTANT, "pong")))] * 4
+    for _ in range(2):
+        platform.training.sft("desk/agent", pings, epochs=1).wait()
+    platform.variants.publish("desk/support", model="desk/agent:step1")
+    ask(platform, "ping", model="variants/desk/support@1")
+    platform.models.delete_checkpoints("desk/agent", [1])
+    assert platform.traffic.collect("some", model="variants/desk/support@1").train is not None
+
+
+def test_a_job_keeps_the_version_to_which_the_alias_pointed(platform: Platform) -> None:
+    for system in ("one", "two"):
+        platform.variants.publish("desk/support", model="echo", system=system)
+    platform.variants.promote("desk/support", 1)
+    ask(platform, "first", model="variants/desk/support@prod")
+    job = platform.traffic.submit("some", model="variants/desk/support@prod")
+    platform.variants.promote("desk/support", 2)
+    assert answers(platform, job.result().url) == ["first"]
+
+
+def test_a_variant_of_another_tenant_selects_nothing(platform: Platform) -> None:
+    platform.variants.publish("desk/support", model="echo")
+    ask(platform, "ours", model="variants/desk/support@1")
+    acme = platform.acting_as(Principal("acme", "acme", Scope("acme")))
+    for name in ("variants/local/desk/support@1", "variants/local/desk/support"):
+        assert acme.traffic.collect("some", model=name).train is None

@@ -194,6 +194,9 @@ class ResponsePipeline(CompletionPipeline):
             output = tuple(self._events.output)
         else:
             output = output_of(choice, self.response.id)
+        named = None if self.plan is None else self.plan.named
+        if named is not None:
+            self.response = attrs.evolve(self.response, parameters={**self.response.parameters, "model": named.name})
         self.response = attrs.evolve(
             self.response,
             status=ResponseStatus.INCOMPLETE if reason else ResponseStatus.COMPLETED,

@@ -35,10 +35,10 @@ class ModelResponse:
 
     `input` and `output` are items as JSON data, each with an `id`; `input` has the items of this request only, and
     `previous_id` names the response that it continues ("" for none). `parameters` is what else was requested, as JSON
-    data. `reason` is why it is incomplete. `error` has a `code` and a `message` if it failed. `usage` is empty until it
-    has ended. `completion_id` is the id of the ledger entry. `price` holds the prices in force, in USD as decimal text.
-    `checkpoint_id` is the checkpoint of a trained model that answered. `job_id` is the job of a response in the
-    background.
+    data; of one that has ended, its `model` is the version of a variant that answered. `reason` is why it is
+    incomplete. `error` has a `code` and a `message` if it failed. `usage` is empty until it has ended. `completion_id`
+    is the id of the ledger entry. `price` holds the prices in force, in USD as decimal text. `checkpoint_id` is the
+    checkpoint of a trained model that answered. `job_id` is the job of a response in the background.
     """
 
     id: str

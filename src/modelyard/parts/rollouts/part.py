@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Any
 from modelyard.part import Command, DashboardPage, Part
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from modelyard.domain.identity import Principal
+    from modelyard.domain.models import Model
     from modelyard.domain.record import Record
     from modelyard.http.route import Route
     from modelyard.parts.rollouts.arms import RolloutCapture
@@ -83,6 +86,12 @@ def _upkeep(runtime: "Runtime") -> None:
     runtime.cache.slot(Mirror).wake(runtime)
 
 
+def _keeps(snapshot: "Snapshot", model: "Model") -> "Mapping[int, str]":
+    from modelyard.parts.rollouts.subjects import kept_by_rollouts
+
+    return kept_by_rollouts(snapshot, model)
+
+
 PART = Part(
     "rollouts",
     records=_records,
@@ -91,6 +100,7 @@ PART = Part(
     routes={"operations": _routes},
     pages=_pages,
     captures=_captures,
+    keeps=_keeps,
     on_event=_on_event,
     upkeep=_upkeep,
     commands={

@@ -10,13 +10,14 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.models import Checkpoint, Model, ModelName
 from modelyard.domain.promotion import Alias, Change, Promotion
 from modelyard.errors import Forbidden, NotFound
-from modelyard.parts.rollouts.records import RolledOut, StagedRollout
+from modelyard.parts.rollouts.records import RolledOut, RunningRollout, StagedRollout
 from modelyard.parts.variants import aliases as variant_aliases
+from modelyard.parts.variants.keeping import called, keep, refuse_gone
 from modelyard.parts.variants.naming import VariantName, found_variant, named
 from modelyard.parts.variants.records import Variant, VariantAlias, VariantMove, VariantVersion
 from modelyard.platform.checkpoints.aliases import found_alias, promote, roll_back
 from modelyard.platform.checkpoints.lookup import found_checkpoint, named_model
-from modelyard.platform.paging import get_or_none
+from modelyard.platform.paging import get_or_none, iter_index
 from modelyard.protocols import Snapshot, Tx
 
 VARIANTS = "variants/"
@@ -128,15 +129,31 @@ def found_rolled_out(
     snapshot: Snapshot, principal: Principal, name: Model | str, step: int, alias: str
 ) -> tuple[RolledOut, Any, int]:
     """Return what has a step to be rolled out, and the step to which its alias points. Raises `NotFound`, `Forbidden`,
-    `InvalidInput`."""
+    `InvalidInput`, and `Conflict` for a version whose checkpoint was deleted."""
     kind, found = found_subject(snapshot, principal, name)
     subject = _SUBJECTS[kind]
     if kind is RolledOut.MODEL:
         found_checkpoint(snapshot, found, step)
-    elif not subject.exists(snapshot, found.id, step):
+        return kind, found, subject.pointed(snapshot, found, alias)
+    version = snapshot.find(VariantVersion, "number", found.id, step)
+    if version is None:
         hint = f"the newest is {found.last_number}"
         raise NotFound("Version", f"{VARIANTS}{found.project}/{found.name}@{step}", hint)
+    refuse_gone(snapshot, found, version)
     return kind, found, subject.pointed(snapshot, found, alias)
+
+
+def kept_by_rollouts(snapshot: Snapshot, model: Model) -> Mapping[int, str]:
+    """Return why steps of a model stay: running rollouts of variants have a version that asks them."""
+    kept = dict[int, str]()
+    for running in iter_index(snapshot, RunningRollout, "all"):
+        rollout = snapshot.get(StagedRollout, running.rollout_id)
+        variant = get_or_none(snapshot, Variant, rollout.model_id)
+        if variant is not None:
+            for number in (rollout.baseline, rollout.step):
+                why = f"rollout {rollout.id} of {called(variant, model)} asks version {number}; stop it first"
+                keep(kept, snapshot, variant, number, model, why)
+    return kept
 
 
 def aliased_subject(snapshot: Snapshot, principal: Principal, name: str) -> tuple[str, str] | None:

@@ -147,7 +147,7 @@ class Applier:
         result = {"sampling_session_id": sampler["id"]} if sampler else {"path": path}
 
         def record(tx: Tx, job: Job, now: datetime) -> list[str]:
-            weights, gone = save_weights(tx, self.runtime.records, self.run, job, new, now)
+            weights, gone = save_weights(tx, self.runtime, self.run, job, new, now)
             if sampler:
                 _add_sampler(tx, self.run, weights, sampler)
             return gone

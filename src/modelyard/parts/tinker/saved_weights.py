@@ -11,12 +11,13 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job
 from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.record import FOR_EVER, Record
+from modelyard.domain.record import FOR_EVER
 from modelyard.errors import Conflict, InvalidInput, NotFound
 from modelyard.parts.tinker.records import SCHEME, RunWeights, TrainingRun, WeightsKind
 from modelyard.platform.checkpoints.transactions import delete_steps
 from modelyard.platform.owned import artifacts_of
 from modelyard.platform.paging import get_or_none
+from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.job_files import Files
 from modelyard.protocols import Snapshot, Tx
 
@@ -84,7 +85,7 @@ class NewWeights:
 
 
 def save_weights(
-    tx: Tx, records: Sequence[Record], run: TrainingRun, job: Job, new: NewWeights, now: datetime
+    tx: Tx, runtime: Runtime, run: TrainingRun, job: Job, new: NewWeights, now: datetime
 ) -> tuple[RunWeights, list[str]]:
     """Add a checkpoint of the run's model under a path. Returns it, and the artifacts that it has replaced.
 
@@ -98,7 +99,7 @@ def save_weights(
     if before is not None:
         if not new.overwrite and before.expires_at > now:
             raise Conflict(f"{before.path} exists already; choose another name, or save it with overwrite=True")
-        gone = remove_weights(tx, records, before)
+        gone = remove_weights(tx, runtime, before)
     parents = tx.page(Checkpoint, "by_model", model.id, limit=1, descending=True)
     checkpoint = Checkpoint(
         new.checkpoint_id,
@@ -125,7 +126,7 @@ def save_weights(
 # ---- removing ----------------------------------------------------------------------------------------------------
 
 
-def remove_weights(tx: Tx, records: Sequence[Record], weights: RunWeights) -> list[str]:
+def remove_weights(tx: Tx, runtime: Runtime, weights: RunWeights) -> list[str]:
     """Remove weights, and return the artifacts that only they had.
 
     Their checkpoint stays if something else needs it: an alias, a pin, an entry of the catalogue, another job.
@@ -135,7 +136,7 @@ def remove_weights(tx: Tx, records: Sequence[Record], weights: RunWeights) -> li
     model = get_or_none(tx, Model, _model_id_of(tx, weights))
     if model is not None:
         with suppress(Conflict):
-            names += artifacts_of(*delete_steps(tx, records, model, [weights.step]))
+            names += artifacts_of(*delete_steps(tx, runtime, model, [weights.step]))
     return names
 
 
@@ -144,11 +145,11 @@ def _model_id_of(snapshot: Snapshot, weights: RunWeights) -> str:
     return "" if checkpoint is None else checkpoint.model_id
 
 
-def remove_expired(tx: Tx, records: Sequence[Record], entity: str, now: datetime) -> Sequence[str]:
+def remove_expired(tx: Tx, runtime: Runtime, entity: str, now: datetime) -> Sequence[str]:
     """Remove weights of an entity that have expired, some at a time. Returns their artifacts."""
     names: list[str] = []
     for old in tx.page(RunWeights, "by_expiry", entity, limit=_REMOVED_AT_ONCE):
         if old.expires_at > now:
             break
-        names += remove_weights(tx, records, old)
+        names += remove_weights(tx, runtime, old)
     return names

@@ -258,7 +258,7 @@ class TrainingRuns:
                 gone.extend(loose)
             else:
                 gone.extend(remove_old(tx, run, command.created_at))
-                gone.extend(remove_expired(tx, self._runtime.records, run.entity, command.created_at))
+                gone.extend(remove_expired(tx, self._runtime, run.entity, command.created_at))
 
         try:
             runtime.store.transact(step)

@@ -53,7 +53,7 @@ class SavedWeights:
         """Delete saved weights. Raises `NotFound`, `InvalidInput`."""
         named, now = weights_id(path), self._runtime.clock.now()
         names = self._runtime.store.transact(
-            lambda tx: remove_weights(tx, self._runtime.records, found_weights(tx, self._principal, named, now))
+            lambda tx: remove_weights(tx, self._runtime, found_weights(tx, self._principal, named, now))
         )
         for name in names:
             self._runtime.artifacts.remove(name)

@@ -39,7 +39,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 @click.command()
 @store_option
 @click.argument("name")
-@click.option("--model", help="Only what this answered: a model, or project/name, also with :prod or :step3.")
+@click.option("--model", help="Only what this answered: a model, project/name:prod, or variants/project/name@3.")
 @click.option("--source", "sources", multiple=True, help="chat, responses or traces; repeat for more. All by default.")
 @click.option("--since", metavar="TIME", help="Only from 2026-11-23 on, in UTC, or of the last 2h, 30d or 4w.")
 @click.option("--until", metavar="TIME", help="Only before this date, time or age.")

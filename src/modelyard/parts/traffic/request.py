@@ -43,7 +43,7 @@ class CollectRequest:
     """The conditions of a collection, and the `entity`, `project` and `name` of its datasets.
 
     With `everywhere`, completions and responses of every project of the entity are read. `model` is the requested name;
-    an alias is replaced by the checkpoint that it named then.
+    an alias is replaced by the checkpoint or version that it named then.
     """
 
     name: str

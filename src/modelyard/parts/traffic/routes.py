@@ -27,7 +27,8 @@ _TIME = {"description": "In Unix seconds."}
 class TrafficCollect:
     """The body that collects stored answers into a dataset, and trains a model on it if one is named.
 
-    `model` is what answered: a name as it was requested, a trained model or a checkpoint of one. `score` is the path of
+    `model` is what answered: a name as it was requested, a trained model or a checkpoint of one, a variant or a
+    version of one. `score` is the path of
     a value in the payload of feedback, or a judge: an object with the `type` "llm_judge", a `model` and a `prompt`, in
     which `{output}` stands for the answer and `{prompt}` for the last question. `at_least` is what the score must be.
     `pairs` makes preferences of the best and the worst answer to the same messages. `redact` names kinds of text to

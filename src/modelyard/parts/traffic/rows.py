@@ -1,5 +1,6 @@
 """Stored records, read as conversations: completions, responses and traced calls, each with its source."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -18,8 +19,12 @@ from modelyard.parts.traces.records import TracedCall
 from modelyard.parts.traces.service import Traces
 from modelyard.parts.traffic.conversation import WHOLE, conversation_of, tools_of
 from modelyard.parts.traffic.traffic_row import Found, LeftOut, Source, StoredAnswer, TrafficRow
-from modelyard.platform.paging import cursor_at, iter_index_live, listed_index, named_place
+from modelyard.platform.paging import cursor_at, get_or_none, iter_index_live, listed_index, named_place
 from modelyard.platform.runtime import Runtime
+from modelyard.protocols import Snapshot
+
+VERSION = re.compile(r"variants/[^/@]+/[^/@]+/[^/@]+@[0-9]+")
+"""The name of a version of a variant, as it is written for every caller."""
 
 MOST_PARENTS = 100
 """So many calls above one are searched for feedback."""
@@ -114,8 +119,25 @@ def _of_call(reader: TrafficReader, call: TracedCall) -> Iterator[Found]:
     model, messages, tools, choices = conversation_of(kept_data(call.inputs), kept_data(call.output["value"]))
     if not messages or not choices:
         yield LeftOut("no messages")
+    variant = reader.runtime.store.read(lambda snapshot: _stored_as(snapshot, call))
     for choice in choices if messages else ():
-        yield _row(choice, messages, tools, call, "traces", call.ref, call.completion_id, model)
+        row = _row(choice, messages, tools, call, "traces", call.ref, call.completion_id, model)
+        yield row if isinstance(row, LeftOut) else attrs.evolve(row, variant=variant)
+
+
+def answered_as(stored: StoredCompletion | ModelResponse) -> str:
+    """Return the name of the version of a variant that gave an answer, "" for none."""
+    named = (stored.request if isinstance(stored, StoredCompletion) else stored.parameters).get("model")
+    return named if isinstance(named, str) and VERSION.fullmatch(named) else ""
+
+
+def _stored_as(snapshot: Snapshot, call: TracedCall) -> str:
+    """Return the version of a variant that gave the answer of a call, if that was stored by the same entity."""
+    for cls in (StoredCompletion, ModelResponse):
+        stored: Any = get_or_none(snapshot, cls, call.completion_id)
+        if stored is not None and stored.entity == call.entity:
+            return answered_as(stored)
+    return ""
 
 
 _READ: Mapping[Source, tuple[type[Any], Callable[[TrafficReader, Any], Iterator[Found]]]] = {
@@ -142,11 +164,13 @@ def _row(
         return LeftOut("no answer")
     if isinstance(stored, TracedCall):
         metadata, when, checkpoint = stored.attributes, stored.started_at, None
+        variant = ""
     else:
         model, metadata = stored.model, stored.metadata
-        when, checkpoint = stored.created_at, stored.checkpoint_id
+        when, checkpoint, variant = stored.created_at, stored.checkpoint_id, answered_as(stored)
     all_messages = tuple([_without_reasoning(message) for message in (*messages, answer)])
-    return TrafficRow(id, source, stored.entity, model, when, all_messages, tools, metadata, checkpoint, completion_id)
+    of = id, source, stored.entity, model, when, all_messages, tools, metadata, checkpoint, completion_id
+    return TrafficRow(*of, variant=variant)
 
 
 def _without_reasoning(message: Message) -> Message:

@@ -14,6 +14,7 @@ from modelyard.domain.record import EMPTY
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import Forbidden, NotFound
 from modelyard.parts.traffic.traffic_row import TrafficRow
+from modelyard.parts.variants.naming import VariantName, found_variant, found_version
 from modelyard.platform.checkpoints.aliases import found_alias
 from modelyard.platform.checkpoints.lookup import found_checkpoint, named_model
 from modelyard.platform.paging import get_or_none
@@ -25,37 +26,61 @@ Score = str | Mapping[str, Any] | Callable[[TrafficRow], float | bool | None]
 function of the row. Bools count as 1 and 0; of several values in feedback the mean counts.
 """
 
+VARIANTS = "variants/"
+
 
 @attrs.frozen
 class AnsweredBy:
-    """The model that must have answered: a name as it was requested, or a trained model, or one checkpoint of it."""
+    """The model that must have answered: a name as it was requested, or a trained model, or one checkpoint of it; or a
+    variant, with `version` one version of it ("" for any)."""
 
     name: str
     model: Model | None = None
     checkpoint: Checkpoint | None = None
+    variant: str = ""
+    version: str = ""
 
     @classmethod
     def of(cls, snapshot: Snapshot, principal: Principal, name: str) -> "AnsweredBy":
-        """Find the model: a trained model, or with `:step3` or `:prod` the checkpoint that has this name now."""
+        """Find the model: a trained model, or with `:step3` or `:prod` the checkpoint that has this name now; or a
+        variant, or with `@3` or `@prod` the version that has this name now."""
         plain, _, version = name.partition(":")
         try:
             model = named_model(snapshot, principal, plain)
         except (NotFound, Forbidden):
-            return cls(name)
+            return cls._variant(snapshot, principal, name) or cls(name)
         named = ModelName.parse(f"{model.entity}/{model.project}/{model.name}:{version}") if version else None
         if named is None or (named.step is None and named.alias is None):
             return cls(name, model)
         step = named.step if named.step is not None else found_alias(snapshot, model, named.alias or "").step
         return cls(name, model, found_checkpoint(snapshot, model, step))
 
+    @classmethod
+    def _variant(cls, snapshot: Snapshot, principal: Principal, name: str) -> "AnsweredBy | None":
+        named = VariantName.parse(name, principal.entity) if name.startswith(VARIANTS) else None
+        if named is None:
+            return None
+        try:
+            variant = found_variant(snapshot, principal, named)
+        except (NotFound, Forbidden):
+            return None
+        whole = f"{VARIANTS}{variant.entity}/{variant.project}/{variant.name}"
+        if "@" not in name:
+            return cls(name, variant=whole)
+        return cls(name, variant=whole, version=variant.served_as(found_version(snapshot, variant, named).number))
+
     @property
     def pinned(self) -> str:
+        if self.variant:
+            return self.version or self.variant
         if self.model is None or self.checkpoint is None:
             return self.name
         return f"{self.model.entity}/{self.model.project}/{self.model.name}:step{self.checkpoint.step}"
 
     def meant(self, row: TrafficRow, snapshot: Snapshot) -> bool:
         """Return whether this model answered. For a traced call, the ledger knows the checkpoint."""
+        if self.variant:
+            return row.variant == self.version if self.version else row.variant.startswith(f"{self.variant}@")
         if self.model is None or (self.checkpoint is None and row.model == self.name):
             return row.model == self.name
         if row.checkpoint_id is not None:

@@ -57,8 +57,10 @@ class Traffic(Extended, TrafficMembers):
     ) -> Collected:
         """Collect stored answers, the newest first, into the next version of the dataset `name`, in this process.
 
-        `model` is the name that was requested, a trained model, or a checkpoint of one ("desk/support:prod"). `sources`
-        are some of "chat", "responses" and "traces"; `since` and `until` are times, `where` is a function of the row.
+        `model` is the name that was requested, a trained model, or a checkpoint of one ("desk/support:prod"); or a
+        variant or a version of one ("variants/desk/support@3"), whose rows say which version answered (`variant`).
+        `sources` are some of "chat", "responses" and "traces"; `since` and `until` are times, `where` is a function of
+        the row.
         `score` is a path in the payload of feedback, a judge as data (`{"type": "llm_judge", ...}`) or a function of
         the row; with one, answers below `at_least` and those without a score are left out. With `pairs` the rows are
         preferences: of the answers to the same messages the best, if it is good enough, against the worst. `redact` is

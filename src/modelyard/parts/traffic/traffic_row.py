@@ -19,7 +19,8 @@ class TrafficRow:
     """A conversation that was answered, its answer last.
 
     `id` is the id of a stored completion or response, or the reference of a traced call. `feedback` is the feedback on
-    the completion or response, on a call that returned it, and on the calls around that call.
+    the completion or response, on a call that returned it, and on the calls around that call. `variant` is the version
+    of a variant that answered, such as "variants/acme/desk/support@3".
     """
 
     id: str
@@ -33,6 +34,7 @@ class TrafficRow:
     checkpoint_id: str | None = None
     completion_id: str = ""
     feedback: tuple[Feedback, ...] = ()
+    variant: str = ""
 
     @property
     def answer(self) -> Message:

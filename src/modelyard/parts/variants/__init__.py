@@ -8,6 +8,7 @@ differences how two files differ
 naming      the names under which variants are served, and their references
 asking      what the model of a version is asked
 models      the model of a version, pinned to a checkpoint
+keeping     the checkpoints that versions ask, and which of them stay
 aliases     how aliases move, as functions of a transaction
 service     `platform.variants`
 """
@@ -21,6 +22,7 @@ defer_modules(
     "content",
     "differences",
     "file",
+    "keeping",
     "models",
     "naming",
     "records",

@@ -4,6 +4,7 @@ import attrs
 
 from modelyard.domain.promotion import MAX_ALIASES
 from modelyard.errors import Conflict, NotFound
+from modelyard.parts.variants.keeping import refuse_gone
 from modelyard.parts.variants.records import Variant, VariantAlias, VariantMove, VariantVersion
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot, Tx
@@ -16,25 +17,31 @@ def aliases_of(snapshot: Snapshot, variant_id: str) -> list[VariantAlias]:
 def promote(tx: Tx, asked: VariantMove) -> VariantMove:
     """Point an alias at a version. If it points there already, nothing changes and the change in force is returned.
     `asked` has the version, and as `before` the one against which its requirement was checked. Raises `NotFound`, and
-    `Conflict` if the alias has moved since."""
-    if tx.find(VariantVersion, "number", asked.variant_id, asked.number) is None:
+    `Conflict` if the alias has moved since, or the checkpoint of the version was deleted."""
+    version = tx.find(VariantVersion, "number", asked.variant_id, asked.number)
+    if version is None:
         raise NotFound("Version", str(asked.number))
     now = get_or_none(tx, VariantAlias, asked.variant_id, asked.alias)
     if now is not None and now.number == asked.number:
         return _counted(tx, now, now.change)
     if asked.verdict and asked.before != (None if now is None else now.number):
         raise Conflict(f"{asked.alias!r} was moved while the promotion was being checked; promote again")
+    refuse_gone(tx, tx.get(Variant, asked.variant_id), version)
     return _change(tx, attrs.evolve(asked, below=None if now is None else now.change), now)
 
 
 def roll_back(tx: Tx, asked: VariantMove) -> VariantMove:
-    """Point an alias back to its target before the change in force. Raises `NotFound`, and `Conflict` for none."""
+    """Point an alias back to its target before the change in force. Raises `NotFound`, and `Conflict` for none,
+    or one whose checkpoint was deleted."""
     now = _found(tx, asked)
     below = _counted(tx, now, now.change).below
     if below is None:
         text = f"{asked.alias!r} has pointed to version {now.number} from the beginning; there is nothing before it"
         raise Conflict(text)
     target = _counted(tx, now, below)
+    version = tx.find(VariantVersion, "number", asked.variant_id, target.number)
+    assert version is not None, "a version goes only with its variant"
+    refuse_gone(tx, tx.get(Variant, asked.variant_id), version)
     return _change(tx, attrs.evolve(asked, number=target.number, below=target.below), now)
 
 

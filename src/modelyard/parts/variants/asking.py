@@ -9,9 +9,10 @@ from modelyard.domain.completion import CompletionRequest, ContentPart, Message,
 from modelyard.domain.evaluation.objects import ObjectRef
 from modelyard.domain.evaluation.scorers import text_of
 from modelyard.domain.identity import Principal
-from modelyard.errors import Forbidden, InvalidInput, ModelNotFound, NotFound
+from modelyard.errors import Conflict, Forbidden, InvalidInput, ModelNotFound, NotFound
 from modelyard.formats.json import dumps, loads
 from modelyard.parts.variants.content import SAMPLED, VariantContent
+from modelyard.parts.variants.keeping import refuse_gone
 from modelyard.parts.variants.models import full_name
 from modelyard.parts.variants.naming import VariantName, found_variant, found_version
 from modelyard.parts.variants.records import Variant, VariantVersion
@@ -36,10 +37,12 @@ def served_variant(snapshot: Snapshot, principal: Principal, name: str) -> "Serv
         return None
     try:
         variant = found_variant(snapshot, principal, parsed)
-        return ServedVariant(variant, found_version(snapshot, variant, parsed))
+        version = found_version(snapshot, variant, parsed)
+        refuse_gone(snapshot, variant, version)
+        return ServedVariant(variant, version)
     except Forbidden:
         raise
-    except (NotFound, InvalidInput) as error:
+    except (NotFound, InvalidInput, Conflict) as error:
         raise ModelNotFound("model", name[:255], str(error)) from None
 
 

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 from modelyard.part import Command, DashboardPage, Part
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from modelyard.domain.identity import Principal
+    from modelyard.domain.models import Model
     from modelyard.domain.record import Record
     from modelyard.http.route import Route
     from modelyard.part import Named
@@ -62,6 +65,12 @@ def _names(runtime: "Runtime", snapshot: "Snapshot", principal: "Principal", nam
     return served_variant(snapshot, principal, name)
 
 
+def _keeps(snapshot: "Snapshot", model: "Model") -> "Mapping[int, str]":
+    from modelyard.parts.variants.keeping import kept_by_aliases
+
+    return kept_by_aliases(snapshot, model)
+
+
 PART = Part(
     "variants",
     records=_records,
@@ -70,6 +79,7 @@ PART = Part(
     routes={"operations": _routes},
     pages=_pages,
     names=_names,
+    keeps=_keeps,
     commands={
         "variants": Command(
             "Work", "modelyard.parts.variants.commands:variants", "Publish, compare and promote what you serve."

@@ -7,9 +7,10 @@ from functools import cached_property
 from struct import Struct
 from typing import Any, ClassVar
 
+import attrs
+
 from modelyard.domain.completion import Completion, CompletionRequest, StoredCompletion, ToolMode, Usage
 from modelyard.domain.frozen_fast import maker
-from modelyard.domain.identity import Attribution
 from modelyard.domain.record import WrittenMapping
 from modelyard.domain.usage import Admission
 from modelyard.formats import converter
@@ -19,7 +20,7 @@ from modelyard.platform.chat.assembly import ResponseAssembler, check_length
 from modelyard.platform.chat.booked_request import BookedRequest
 from modelyard.platform.owned import unless_deleted
 from modelyard.platform.usage.booking import CompletionBooking
-from modelyard.protocols import ServedModel, Tx
+from modelyard.protocols import Tx
 
 _completion, _usage, _admission = maker(Completion), maker(Usage), maker(Admission)
 _stored = maker(StoredCompletion)
@@ -136,7 +137,7 @@ class RunningCompletion(BookedRequest):
         """Return what records the completion."""
         booking = self._booking(completion.usage)
         if self.given.store:
-            storing = _storing(self.given, completion, self.attribution, self.served, self.runtime.clock.now())
+            storing = _storing(self, completion, self.runtime.clock.now())
             booking.keep = unless_deleted(self.runtime, self.attribution.entity, self.arrived, storing)
         if self.captures is not None:
             booking.loose = booking.keep is None
@@ -159,12 +160,13 @@ class RunningCompletion(BookedRequest):
             assembler.cut = True
 
 
-def _storing(
-    request: CompletionRequest, completion: Completion, attribution: Attribution, model: ServedModel, now: datetime
-) -> Callable[[Tx], object]:
-    """Return what stores a completion whose request asks for that (`store`)."""
+def _storing(running: RunningCompletion, completion: Completion, now: datetime) -> Callable[[Tx], object]:
+    """Return what stores a completion whose request asks for that (`store`). In the request is what really answered."""
+    request, attribution, model, plan = running.given, running.attribution, running.served, running.plan
     text, checkpoint = converter.filled_text, model.checkpoint
     of = completion.id, attribution.entity, attribution.project, request.model, now
+    if plan is not None and plan.named is not None:
+        request = attrs.evolve(request, model=plan.named.name)
     price = model.entry.pricing.of(completion.usage.prompt_tokens).texts
     texts = WrittenMapping(text(request)), WrittenMapping(text(completion)), request.metadata, price
     stored = _stored(*of, *texts, None if checkpoint is None else checkpoint.id)

@@ -1,7 +1,5 @@
 """The targets of aliases and how they change, as functions of a transaction."""
 
-from collections.abc import Mapping
-
 import attrs
 
 from modelyard.domain.models import Checkpoint, Model
@@ -32,15 +30,10 @@ def promote(tx: Tx, requested: Promotion) -> Promotion:
     now = get_or_none(tx, Alias, requested.model_id, requested.alias)
     if now is not None and now.step == requested.step:
         return _numbered(tx, now, now.number)
-    _refuse_moved(requested, now)
+    if requested.verdict and requested.from_step != (None if now is None else now.step):
+        raise Conflict(f"{requested.alias!r} was moved while the promotion was being checked; promote again")
     below = None if now is None else now.number
     return _change(tx, attrs.evolve(requested, below=below), now)
-
-
-def _refuse_moved(requested: Promotion, now: Alias | None) -> None:
-    pointed = None if now is None else now.step
-    if requested.verdict and requested.from_step != pointed:
-        raise Conflict(f"{requested.alias!r} was moved while the promotion was being checked; promote again")
 
 
 def roll_back(tx: Tx, requested: Promotion, model: Model) -> Promotion:
@@ -94,10 +87,6 @@ def _numbered(snapshot: Snapshot, alias: Alias, number: int) -> Promotion:
 
 
 # ---- the checkpoints that aliases keep ---------------------------------------------------------------------------
-
-
-def aliased(snapshot: Snapshot, model_id: str) -> Mapping[int, str]:
-    return {alias.step: alias.name for alias in aliases_of(snapshot, model_id)}
 
 
 def steps_kept(snapshot: Snapshot, model_id: str) -> set[int | None]:

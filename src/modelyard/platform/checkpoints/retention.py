@@ -5,27 +5,27 @@ from datetime import datetime
 
 from modelyard.domain.job import Job, QueueState
 from modelyard.domain.models import Checkpoint, Model, Retention
-from modelyard.domain.record import Record
 from modelyard.platform.catalogue.offered_models import offers_of
 from modelyard.platform.checkpoints.aliases import steps_kept
 from modelyard.platform.checkpoints.transactions import delete_checkpoint, in_use
 from modelyard.platform.listing import BATCH
 from modelyard.platform.paging import get_or_none, iter_index
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
 
-def enforce(tx: Tx, records: Sequence[Record], model: Model, now: datetime) -> Sequence[Checkpoint]:
-    """Remove the checkpoints of a model that no rule keeps and no job or alias needs, up to `BATCH`; answers those."""
+def enforce(tx: Tx, runtime: Runtime, model: Model, now: datetime) -> Sequence[Checkpoint]:
+    """Remove what no rule of a model keeps and no job, alias or part needs, up to `BATCH` checkpoints. Returns them."""
     policy = get_or_none(tx, Retention, model.id)
     if policy is None:
         return ()
     gone = policy.expired(list(iter_index(tx, Checkpoint, "by_model", model.id)), now)
     if gone:
         used, steps = in_use(tx, model), _awaited(tx, model) | steps_kept(tx, model.id)
-        steps |= {named.step for _, named in offers_of(tx, model)}
+        steps |= {*(named.step for _, named in offers_of(tx, model)), *runtime.kept(tx, model)}
         gone = [one for one in gone if one.id not in used and one.step not in steps][:BATCH]
     for checkpoint in gone:
-        delete_checkpoint(tx, records, checkpoint)
+        delete_checkpoint(tx, runtime, checkpoint)
     return gone
 
 

@@ -11,15 +11,14 @@ from modelyard.domain.identity import Scope
 from modelyard.domain.job import Job
 from modelyard.domain.models import Checkpoint, Model, Retention, Tombstone, TrajectoryLog
 from modelyard.domain.promotion import Promotion
-from modelyard.domain.record import Record
 from modelyard.errors import Conflict, NotFound
 from modelyard.platform.catalogue.offered_models import refuse_offered
-from modelyard.platform.checkpoints.aliases import aliased, refuse_aliased
-from modelyard.platform.jobs.job_type import JobTypes
+from modelyard.platform.checkpoints.aliases import aliases_of, refuse_aliased
 from modelyard.platform.jobs.queue import cancel, first_in_lane, parked_in_lane
 from modelyard.platform.listing import BATCH, Cursor
 from modelyard.platform.owned import artifacts_of, remove_owned
 from modelyard.platform.paging import cursor_at, get_or_none, remove_if_present
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
 R = TypeVar("R", bound=Any)
@@ -65,25 +64,24 @@ class DeletedPart:
     all: bool = False
 
 
-def delete_some(
-    tx: Tx, types: JobTypes, records: Sequence[Record], model: Model, event_ids: Sequence[str], now: datetime
-) -> DeletedPart:
+def delete_some(tx: Tx, runtime: Runtime, model: Model, event_ids: Sequence[str], now: datetime) -> DeletedPart:
     """End the jobs of a model, as many as there are ids for their events; and delete it when none is left.
 
-    Raises `Conflict` where an alias points to one of its checkpoints, or the catalogue offers it.
+    Raises `Conflict` where an alias points to one of its checkpoints, a part keeps one, or the catalogue offers it.
     """
     refuse_offered(tx, model)
     refuse_aliased(tx, model)
+    _refuse_kept(runtime.kept(tx, model))
     jobs: list[Job] = []
     for event_id in event_ids:
         job = first_in_lane(tx, model.id) or parked_in_lane(tx, model.id)
         if job is None:
-            return _delete_rest(tx, records, model, jobs)
-        jobs.append(cancel(tx, types, job, event_id, BY_DELETION, now))
+            return _delete_rest(tx, runtime, model, jobs)
+        jobs.append(cancel(tx, runtime.job_types, job, event_id, BY_DELETION, now))
     return DeletedPart(jobs)
 
 
-def _delete_rest(tx: Tx, records: Sequence[Record], model: Model, jobs: Sequence[Job]) -> DeletedPart:
+def _delete_rest(tx: Tx, runtime: Runtime, model: Model, jobs: Sequence[Job]) -> DeletedPart:
     """Delete a model that has no jobs any more: its logs first, some at a time, then all the rest at once."""
     logs = tx.page(TrajectoryLog, "by_model", model.id, limit=BATCH)
     for log in logs:
@@ -93,7 +91,7 @@ def _delete_rest(tx: Tx, records: Sequence[Record], model: Model, jobs: Sequence
         return DeletedPart(jobs, files=files)
     checkpoints = _remove_all(tx, Checkpoint, "by_model", model.id)
     for owner in (model, *checkpoints):
-        remove_owned(tx, records, owner)
+        remove_owned(tx, runtime.records, owner)
     _remove_all(tx, Tombstone, "by_parent", model.id)
     _remove_all(tx, Promotion, "by_model", model.id)
     remove_if_present(tx, Retention, model.id)
@@ -111,24 +109,25 @@ def _remove_all(tx: Tx, cls: type[R], index: str, *where: object) -> list[R]:
     return removed
 
 
-def delete_steps(tx: Tx, records: Sequence[Record], model: Model, steps: Sequence[int]) -> Sequence[Checkpoint]:
+def delete_steps(tx: Tx, runtime: Runtime, model: Model, steps: Sequence[int]) -> Sequence[Checkpoint]:
     """Delete the checkpoints of these steps, and answer those that there were.
 
-    Raises `Conflict` if one is in use, aliased, pinned or offered by the catalogue.
+    Raises `Conflict` if one is in use, aliased, pinned, kept by a part or offered by the catalogue.
     """
     found = [tx.find(Checkpoint, "step", model.id, step) for step in steps]
     checkpoints = [checkpoint for checkpoint in found if checkpoint is not None]
     _refuse_used(tx, model, checkpoints)
+    _refuse_kept({step: why for step, why in runtime.kept(tx, model).items() if step in steps})
     refuse_offered(tx, model, lambda named: named.step in steps)
     for checkpoint in checkpoints:
-        delete_checkpoint(tx, records, checkpoint)
+        delete_checkpoint(tx, runtime, checkpoint)
     return checkpoints
 
 
-def delete_checkpoint(tx: Tx, records: Sequence[Record], checkpoint: Checkpoint) -> None:
+def delete_checkpoint(tx: Tx, runtime: Runtime, checkpoint: Checkpoint) -> None:
     """Remove a checkpoint and leave its place in listings."""
     tx.remove(Checkpoint, checkpoint.id)
-    remove_owned(tx, records, checkpoint)
+    remove_owned(tx, runtime.records, checkpoint)
     place = (checkpoint.entity, checkpoint.project, checkpoint.model_id, checkpoint.step, checkpoint.created_at)
     tx.add(Tombstone(checkpoint.id, *place))
 
@@ -140,16 +139,21 @@ def in_use(snapshot: Snapshot, model: Model) -> Mapping[str, Job]:
 
 
 def _refuse_used(tx: Tx, model: Model, checkpoints: Iterable[Checkpoint]) -> None:
-    used, aliases = in_use(tx, model), aliased(tx, model.id)
+    used, aliases = in_use(tx, model), {one.step: one.name for one in aliases_of(tx, model.id)}
     for checkpoint in checkpoints:
-        job = used.get(checkpoint.id)
+        job, step = used.get(checkpoint.id), checkpoint.step
         if job is not None:
-            raise Conflict(f"job {job.id} is training from step {checkpoint.step}; wait for it to end, or cancel it")
-        if checkpoint.step in aliases:
-            name = aliases[checkpoint.step]
-            raise Conflict(f"{name!r} points to step {checkpoint.step}; promote another step, or remove the alias")
+            raise Conflict(f"job {job.id} is training from step {step}; wait for it to end, or cancel it")
+        if step in aliases:
+            raise Conflict(f"{aliases[step]!r} points to step {step}; promote another step, or remove the alias")
         if checkpoint.pinned:
-            raise Conflict(f"step {checkpoint.step} is pinned; unpin it first")
+            raise Conflict(f"step {step} is pinned; unpin it first")
+
+
+def _refuse_kept(kept: Mapping[int, str]) -> None:
+    for step, why in kept.items():
+        if why:
+            raise Conflict(f"step {step} is kept: {why}")
 
 
 # ---- where a listing continues -----------------------------------------------------------------------------------

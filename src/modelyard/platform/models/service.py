@@ -165,17 +165,15 @@ class Models(Extended, ModelsMembers):
 
     def delete_checkpoints(self, model: Model | str, steps: Iterable[int]) -> DeletedCheckpoints:
         """Delete the checkpoints of these steps, all or none; deleting again changes nothing. Raises `Conflict` when a
-        running job needs one of them, or one is aliased, pinned or offered by the catalogue, `NotFound`,
+        running job needs one of them, or one is aliased, pinned, kept by a part or offered, `NotFound`,
         `InvalidInput`."""
-        requested = tuple(dict.fromkeys(steps))
-        if len(requested) > MAX_STEPS:
+        wanted = tuple(dict.fromkeys(steps))
+        if len(wanted) > MAX_STEPS:
             raise InvalidInput.at("steps", msg=f"name at most {MAX_STEPS} steps at a time", type="too_long")
-        gone = self._runtime.store.transact(
-            lambda tx: delete_steps(tx, self._runtime.records, self._named(tx, model), requested)
-        )
+        gone = self._runtime.store.transact(lambda tx: delete_steps(tx, self._runtime, self._named(tx, model), wanted))
         self._remove_files(artifacts_of(*gone))
         deleted = {checkpoint.step for checkpoint in gone}
-        return DeletedCheckpoints(len(gone), tuple(step for step in requested if step not in deleted))
+        return DeletedCheckpoints(len(gone), tuple(step for step in wanted if step not in deleted))
 
     def open_file(self, model: Model | str, step: int, name: str) -> BinaryIO:
         """Open a file of a checkpoint for reading. Raises `NotFound`, `ArtifactMissing`."""
@@ -306,7 +304,7 @@ class Models(Extended, ModelsMembers):
 
     def _enforce(self, model: Model | str) -> Sequence[Checkpoint]:
         now = self._runtime.clock.now()
-        return self._runtime.store.transact(lambda tx: enforce(tx, self._runtime.records, self._named(tx, model), now))
+        return self._runtime.store.transact(lambda tx: enforce(tx, self._runtime, self._named(tx, model), now))
 
     def _pin(self, tx: Tx, model: Model | str, step: int, pinned: bool) -> Checkpoint:
         checkpoint = attrs.evolve(found_checkpoint(tx, self._named(tx, model), step), pinned=pinned)
@@ -316,9 +314,7 @@ class Models(Extended, ModelsMembers):
     def _delete_some(self, model_id: str) -> DeletedPart:
         runtime = self._runtime
         event_ids, now = [runtime.ids() for _ in range(JOBS_AT_ONCE)], runtime.clock.now()
-        gone = self._runtime.store.transact(
-            lambda tx: delete_some(tx, runtime.job_types, runtime.records, self._named(tx, model_id), event_ids, now)
-        )
+        gone = runtime.store.transact(lambda tx: delete_some(tx, runtime, self._named(tx, model_id), event_ids, now))
         for job in gone.jobs:
             announce(self._runtime, job)
         self._remove_files(gone.files)

@@ -209,7 +209,7 @@ class _Run:
             for record in added:
                 result |= record.add(tx, now)
             ended = succeed(tx, types, attrs.evolve(job, result=result), event_id, now, said)
-            return ended, enforce(tx, self.runtime.records, model, now)
+            return ended, enforce(tx, self.runtime, model, now)
 
         self.claimed.job, gone = self.runtime.store.transact(step)
         self.ended = True
