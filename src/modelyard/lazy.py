@@ -136,8 +136,8 @@ def deferred(make: Callable[[], T], **known: object) -> T:
 
 
 def calls(module: Any, name: str) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:
-        return getattr(module, name)(*arguments)
+    def call(*arguments: Any, **more: Any) -> Any:
+        return getattr(module, name)(*arguments, **more)
 
     return call
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from modelyard.http.interface import Interface
     from modelyard.http.message import Request, Response
     from modelyard.http.route import Route
-    from modelyard.platform.jobs.claims import ClaimedJob
     from modelyard.platform.jobs.job_type import JobType
     from modelyard.platform.platform import Platform
     from modelyard.platform.runtime import Runtime
@@ -246,7 +245,7 @@ class Part:
     `names` returns what the part serves under a name that no model has; None for one that is not of its form. `prices`
     returns a `ServedModel` with the prices of a request, which may depend on its prompt and on the time. `remarks`
     yields what the reports of a run, or of a baseline and a candidate, say besides, given the options of the report.
-    `evaluates` does the work of evaluations in the place of `platform.evaluations.job.evaluate`, as `JobType.run`.
+    `evaluates` does the work of evaluations in the place of `platform.evaluations.job.evaluate`, as that is called.
     `keeps` returns which steps of a model may not be deleted, with the reason; "" where only retention keeps one."""
 
     name: str
@@ -275,7 +274,7 @@ class Part:
     names: "Callable[[Runtime, Snapshot, Principal, str], Named | None] | None" = None
     prices: "Callable[[Runtime, Snapshot, Any], Any] | None" = None
     remarks: "Callable[[Runtime, Sequence[EvaluationRun], Mapping[str, Any]], Iterable[str]] | None" = None
-    evaluates: "Callable[[ClaimedJob], Generator[None, None, None]] | None" = None
+    evaluates: "Callable[..., Generator[None, None, None]] | None" = None
     keeps: "Callable[[Snapshot, Model], Mapping[int, str]] | None" = None
 
 

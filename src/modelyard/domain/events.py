@@ -78,11 +78,12 @@ class RequestAnswered:
 
 @attrs.frozen
 class JobChanged:
-    """The status of a job has changed."""
+    """The status of a job has changed. `continued_by` is the id of the job that goes on in its place, if one does."""
 
     job_id: str
     kind: str
     status: JobStatus
+    continued_by: str = ""
 
 
 @attrs.frozen

@@ -86,13 +86,15 @@ def _at_most(value: int | None, limit: int | None) -> bool:
 @attrs.frozen
 class Principal:
     """Who is acting. `entity` is the default entity. Limits and usage are counted under `key_id`: "" for the host, the
-    id of an API key, or any value by which your own authenticator distinguishes its callers."""
+    id of an API key, or any value by which your own authenticator distinguishes its callers. `purse` is the id of one
+    more budget that has to pay, if there is any."""
 
     name: str
     entity: str
     scope: Scope
     key_id: str = ""
     limits: Limits = attrs.field(factory=Limits)
+    purse: str = ""
 
     def require(self, entity: str, project: str | None = None) -> None:
         """Raise `Forbidden` unless the scope covers both. The message is the same whether or not they exist."""

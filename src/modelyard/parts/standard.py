@@ -45,7 +45,7 @@ STANDARD: Sequence[Part] = (
     _standard("improve"),
     _standard("rollouts", "captures", "on_event", "upkeep"),
     _standard("what_if"),
-    _standard("steering", "on_event", "evaluates"),
+    _standard("steering", "evaluates"),
     _standard("uploads"),
     _standard("shares"),
     _standard("webhooks", "on_event", "upkeep"),

@@ -89,7 +89,7 @@ def test_of_bookings_that_share_a_transaction_each_keeps_its_answer() -> None:
 def test_of_bookings_that_share_a_transaction_each_asks_its_budgets() -> None:
     with open_platform() as platform:
         made = bookings(platform, [entry(number, "a", "echo", 0, 1) for number in range(5)])
-        asked = [one.after_answer(Decimal(1)) for one in made]
+        asked = [one.after_answer(Decimal(1), "") for one in made]
         platform._runtime.store.transact(lambda tx: book_together(tx, asked))
         assert all(one.admitted for one in asked)
         assert len(kept(platform)[0]) == 5

@@ -113,7 +113,7 @@ class EmbeddingPipeline(BookedRequest):
     def _reserve(self, plan: CompletionPlan) -> Flow[Admission | None]:
         longest = plan.most(self.most, 0, 0)
         now, entity, key_id = self.runtime.clock.now(), self.attribution.entity, self.principal.key_id
-        asked = budget_ids(entity, key_id, self.attribution.project)
+        asked = budget_ids(entity, key_id, self.attribution.project, self.principal.purse)
         admission = Admission(self.id, key_id, entity, asked, longest, now)
         return reserve(self.runtime, self.principal, entity, admission, lambda: longest)
 

@@ -381,7 +381,7 @@ class Improve:
             "kind": road.kind,
             "options": as_json(dict(road.options), at=("roads", at)),
             "rows": None if road.rows is None else as_json(list(road.rows), at=("roads", at)),
-            "purse": "",
+            "budget_id": "",
             "model": "",
             "start": None,
         }
@@ -393,11 +393,9 @@ class Improve:
         if road.kind != SFT_ROAD and checkpoint is not None:
             msg = "begins with a base model, and the variant has a checkpoint; take sft, or a variant of the base model"
             raise InvalidInput.at("roads", at, msg=msg)
-        purse = f"improve-{job_id}-{at}"
         return {
             **part,
-            "purse": purse,
-            "budget_id": budget_id(variant.entity, purse),
+            "budget_id": budget_id(variant.entity, f"improve-{job_id}-{at}"),
             "model": check_name(f"{name}-{at + 1}-{road.kind}", "name"),
             "model_id": self._runtime.ids(),
             "base": base,

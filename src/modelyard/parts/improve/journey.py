@@ -98,10 +98,10 @@ class Journey:
 
     def _begin(self, road: Mapping[str, Any]) -> None:
         """Queue the job of a road. What cannot begin has ended, with the reason."""
-        principal = attrs.evolve(self.principal, key_id=road["purse"])
+        principal = attrs.evolve(self.principal, purse=road.get("budget_id", ""))
         begin = {PROMPT_ROAD: self._prompt, SFT_ROAD: self._sft}.get(road["kind"], self._loop)
         try:
-            begin(road, Training(self.runtime, principal if road["kind"] != PROMPT_ROAD else self.principal))
+            begin(road, Training(self.runtime, principal))
         except (StoreError, TrainingError):
             raise
         except ModelyardError as error:

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from modelyard.http.route import Route
     from modelyard.parts.steering.service import Steering
     from modelyard.platform.jobs.claims import ClaimedJob
-    from modelyard.platform.runtime import Runtime
-    from modelyard.protocols import Tx
     from modelyard.stores.table_changes import SchemaChange
 
 
@@ -36,10 +34,10 @@ def _steering() -> "type[Steering]":
     return resource
 
 
-def _evaluates(claimed: "ClaimedJob") -> "Generator[None, None, None]":
+def _evaluates(claimed: "ClaimedJob", **more: Any) -> "Generator[None, None, None]":
     from modelyard.parts.steering.work import evaluate
 
-    return evaluate(claimed)
+    return evaluate(claimed, **more)
 
 
 def _routes() -> "Sequence[Route]":
@@ -57,20 +55,12 @@ def _pages() -> "Sequence[DashboardPage]":
     )
 
 
-def _on_event(runtime: "Runtime", tx: "Tx", event: Any) -> None:
-    if hasattr(event, "lane") and event.kind == "evaluate":
-        from modelyard.parts.steering.work import on_end
-
-        on_end(runtime, tx, event)
-
-
 PART = Part(
     "steering",
     records=_records,
     changes=_changes,
     resources={"evaluations.steering": _steering},
     evaluates=_evaluates,
-    on_event=_on_event,
     routes={"operations": _routes},
     pages=_pages,
     commands={

@@ -233,6 +233,9 @@ class Steering:
     def _going(self, tx: Tx, entry: SteeringEntry, jobs: Sequence[Job], file: str | None) -> Sequence[Job]:
         """Return the jobs of a run that goes on, which it may have to be reopened for."""
         run = tx.get(EvaluationRun, entry.run_id)
+        for reader in iter_index(tx, EvaluationRun, "by_source", run.id):
+            if any(not job.ended for job in last_jobs(tx, reader.id)):
+                raise Conflict(f"evaluation run {reader.id} scores these outputs again; wait for its end, or cancel it")
         ended = [job for job in jobs if job.ended]
         if run.state is RunState.RUNNING and not ended:
             return jobs

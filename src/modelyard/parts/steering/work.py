@@ -16,28 +16,50 @@ from modelyard.domain.evaluation.running_totals import VALUE, RunningTotals
 from modelyard.domain.job import Job, JobProgress, JobStatus, NewEvent
 from modelyard.errors import Conflict, StoreError
 from modelyard.formats.jsonl import dump_row, in_chunks
+from modelyard.lazy import log
 from modelyard.parts.steering.records import EarlierAnswer, SteeringAction, SteeringEntry
 from modelyard.platform.evaluations.job import UNSURE, _Attempt
 from modelyard.platform.evaluations.row_evaluation import RunLimits
-from modelyard.platform.evaluations.scorers import NO_CALLABLES
+from modelyard.platform.evaluations.scorers import NO_CALLABLES, LocalCallables
 from modelyard.platform.evaluations.shards import PROGRESS, SHARD_ENDED, RemainingRows, RowKey, last_progress, shard_of
 from modelyard.platform.evaluations.stored_rows import JobRows, remaining_rows
 from modelyard.platform.evaluations.stored_run import StoredRun, scores_of
-from modelyard.platform.jobs.claims import ClaimedJob, latest_job, record, require_claim
-from modelyard.platform.jobs.queue import announce, cancel, end, enqueue, request_pause
+from modelyard.platform.jobs.claims import ClaimedJob, record, require_claim
+from modelyard.platform.jobs.job_type import nothing
+from modelyard.platform.jobs.queue import CONTINUED_BY, announce, cancel, end, enqueue, request_pause
 from modelyard.platform.paging import get_or_none, iter_index, iter_index_live
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
+_OF_ROWS = (SteeringAction.REQUEUE, SteeringAction.ROWS)
 
-def evaluate(claimed: ClaimedJob) -> Generator[None, None, None]:
+
+class _Asked(Exception):
+    """Rows were asked for in the moment in which a run ends."""
+
+
+class _Steered(_Attempt):
+    """An attempt at a run that ends only if no more rows were asked for."""
+
+    def _end(self, event_id: str, summary: Mapping[str, Any] | None, wall: datetime, tx: Tx) -> Job | None:
+        found = [] if self.over_budget else waiting(tx, self.claimed.job)
+        if any(one.action in _OF_ROWS for one in found):
+            raise _Asked
+        ended = super()._end(event_id, summary, wall, tx)
+        if ended is not None and ended.status is JobStatus.SUCCEEDED:
+            for one in found:  # it came too late
+                tx.replace(one.done_by(ended.lane, wall))
+        return ended
+
+
+def evaluate(claimed: ClaimedJob, callables: LocalCallables = NO_CALLABLES) -> Generator[None, None, None]:
     """Do the work of an EVALUATE job as the core does it, and look now and then whether something was asked of it."""
     runtime = claimed.runtime
     if found := _waiting(runtime, claimed.job):
         yield
         _go_on(claimed, found, drained=False)
         return
-    attempt, looked_at, asked = _Attempt(claimed, NO_CALLABLES), runtime.clock.monotonic(), False
+    attempt, looked_at, asked = _Steered(claimed, callables), runtime.clock.monotonic(), False
     attempt.begin()
     with attempt.scheduler() as scheduler:
         batches = scheduler.batches()
@@ -57,10 +79,13 @@ def evaluate(claimed: ClaimedJob) -> Generator[None, None, None]:
             if claimed.finishes_rows:
                 attempt.leave(scheduler, batches)
             raise
-    if asked and not attempt.over_budget:
-        _go_on(claimed, _waiting(runtime, claimed.job), drained=True)
-    else:
-        attempt.end()
+    try:
+        if not asked or attempt.over_budget:
+            attempt.end()
+            return
+    except _Asked:
+        pass
+    _go_on(claimed, _waiting(runtime, claimed.job), drained=True)
 
 
 def waiting(snapshot: Snapshot, job: Job) -> list[SteeringEntry]:
@@ -102,7 +127,10 @@ def _go_on(claimed: ClaimedJob, entries: Sequence[SteeringEntry], drained: bool)
     fresh = attrs.evolve(fresh, result=result, **needs)
     ids = [runtime.ids() for _ in range(len(made.again) + 2)]
     step = partial(_succeed, runtime, claimed, entries, made, fresh, ids, runtime.clock.now())
-    claimed.job = announce(runtime, runtime.store.transact(step))
+    claimed.job = announce(runtime, runtime.store.transact(step), logged=False)
+    if CONTINUED_BY in claimed.job.result:
+        log.info("job %s was steered, and job %s goes on with its run", job.id, fresh.id)
+        announce(runtime, fresh)
     for name in {entry.added for entry in entries if entry.added}:
         _remove(runtime, name)
 
@@ -225,7 +253,9 @@ def _succeed(
     data = {**made.totals.data, **_shard(job), "total": total, "begun": made.left.begun, "open": rows}
     seed = NewEvent(ids[1], PROGRESS, data, made.totals.rows)
     record(tx, tx.get(JobProgress, queued.id), [seed], now, total, held=False)
-    ended = end(tx, types, job, JobStatus.SUCCEEDED, NewEvent(ids[0], SHARD_ENDED, _shard(job)), now)
+    untold = {job.kind: attrs.evolve(types[job.kind], on_end=nothing)}  # the run has not ended
+    replaced = attrs.evolve(job, result={**job.result, CONTINUED_BY: queued.id})
+    ended = end(tx, untold, replaced, JobStatus.SUCCEEDED, NewEvent(ids[0], SHARD_ENDED, _shard(job)), now)
     if made.paused_by:
         request_pause(tx, queued.id, made.paused_by)
     return ended
@@ -258,16 +288,7 @@ def _keep_earlier(tx: Tx, job: Job, place: RowKey, by: str, new_id: str) -> None
     tx.remove(Prediction, prediction.id)
 
 
-# ---- what came too late
-
-
-def on_end(runtime: Runtime, tx: Tx, job: Job) -> None:
-    """Let a run go on that was steered in the moment in which it ended."""
-    if job.status is not JobStatus.SUCCEEDED or latest_job(tx, job.lane) != job or not waiting(tx, job):
-        return
-    run = get_or_none(tx, EvaluationRun, job.subject)
-    if run is not None:
-        reopen(runtime, tx, run, [job], runtime.clock.now())
+# ---- after its end
 
 
 def reopen(

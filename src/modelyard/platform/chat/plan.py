@@ -57,7 +57,7 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
     principal.require(check_name(entity, "entity"), project and check_name(project, "project"))
     version = runtime.store.settings_version()  # before what it is the version of
     entries, offers = runtime.backend.entries(), offered(runtime)
-    asked = budget_ids(entity, principal.key_id, project)
+    asked = budget_ids(entity, principal.key_id, project, principal.purse)
 
     def query(snapshot: Snapshot) -> tuple[ServedModel, str, Named | None, Capture | None, list[Budget]]:
         known = (part.captures for part in runtime.parts if part.captures is not None)

@@ -137,7 +137,7 @@ class ShortWays:
             return None
         if completion is None or cache.running.pop(of.id, None) is None:
             raise of.cut_by or StoreClosed("this platform was closed while the request ran")
-        booking = of.whole_booking(completion).after_answer(longest)
+        booking = of.whole_booking(completion).after_answer(longest, of.principal.purse)
         if of.span is not None:
             of.span.record()
         if store.blocking:

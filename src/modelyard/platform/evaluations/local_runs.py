@@ -1,6 +1,6 @@
 """Runs that this process works on, or waits for: begun here, or resumed here."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
 from functools import partial
@@ -13,7 +13,7 @@ from modelyard.domain.evaluation.running_totals import ProgressReporter, Running
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind, JobProgress
 from modelyard.errors import InvalidInput, LeaseLost, NotFound, StoreBusy
-from modelyard.platform.evaluations.job import INTERRUPTED, evaluate
+from modelyard.platform.evaluations.job import INTERRUPTED
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.resume import abandoned_job, callables_for, find_job, reclaim, requeue
 from modelyard.platform.evaluations.runs import RUN, find_run
@@ -29,6 +29,8 @@ from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
 
+Stop = Callable[[], bool]
+
 
 def run_here(
     runtime: Runtime,
@@ -36,7 +38,7 @@ def run_here(
     spec: RunSpec,
     reporter: ProgressReporter,
     loop: Any = None,
-    stop: Callable[[], bool] = never,
+    stop: Stop = never,
 ) -> EvaluationRun:
     """Store a new run and its job, claimed by this process, and do the work; or wait for its shards. Returns the run.
     Raises `RateLimited`, `LeaseLost`, `InvalidInput`, and `NotFound` if the run was deleted meanwhile."""
@@ -45,8 +47,7 @@ def run_here(
     if spec.more:
         spec.store(spec.add)
         _announce(runtime, (spec.job, *spec.more))
-        _finish(runtime, principal, spec.run.id, reporter, stop)
-        return find_run(runtime, principal, spec.run.id)
+        return _finish(runtime, principal, spec.run.id, reporter, stop)
     runner = _runner(runtime, principal, spec.callables, reporter, loop)
 
     def step(tx: Tx) -> tuple[Job, JobProgress]:
@@ -55,7 +56,7 @@ def run_here(
         assert claimed is not None
         return claimed
 
-    return _drive(runner, runner.track(*spec.store(step)), reporter, stop)
+    return _drive(runner, principal, runner.track(*spec.store(step)), reporter, stop)
 
 
 def resume_here(
@@ -71,24 +72,20 @@ def resume_here(
     if len(runtime.store.read(lambda snapshot: last_jobs(snapshot, run_id))) > 1:
         if find_run(runtime, principal, run_id).state is not RunState.RUNNING:
             _announce(runtime, requeue(runtime, principal, run_id))
-        _finish(runtime, principal, run_id, reporter)
-        return find_run(runtime, principal, run_id)
+        return _finish(runtime, principal, run_id, reporter)
     job = abandoned_job(runtime, principal, run_id, _runner(runtime, principal, NO_CALLABLES, reporter))
     callables = callables_for(job, model, name_scorers(scorers, Objects(runtime, principal)))
     runner = _runner(runtime, principal, callables, reporter)
-    return _drive(runner, reclaim(runtime, principal, run_id, runner), reporter)
+    return _drive(runner, principal, reclaim(runtime, principal, run_id, runner), reporter)
 
 
 def _runner(
     runtime: Runtime, principal: Principal, callables: LocalCallables, reporter: ProgressReporter, loop: Any = None
 ) -> Runner:
     callables = attrs.evolve(callables, principal=principal, loop=loop, on_totals=reporter.begin)
-
-    def work(claimed: ClaimedJob) -> Generator[None, None, None]:
-        return evaluate(claimed, callables)
-
     kinds = (runtime.job_types[kind] for kind in (JobKind.EVALUATE, JobKind.RESCORE))
-    return Runner(runtime, {one.kind: attrs.evolve(one, run=work) for one in kinds}, _interrupt)
+    own = {one.kind: attrs.evolve(one, run=partial(one.run, callables=callables)) for one in kinds}
+    return Runner(runtime, own, _interrupt)
 
 
 def _interrupt(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
@@ -96,7 +93,7 @@ def _interrupt(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) 
 
 
 def _drive(
-    runner: Runner, claimed: ClaimedJob, reporter: ProgressReporter, stop: Callable[[], bool] = never
+    runner: Runner, principal: Principal, claimed: ClaimedJob, reporter: ProgressReporter, stop: Stop = never
 ) -> EvaluationRun:
     runtime = runner.runtime
     announce(runtime, claimed.job)
@@ -107,6 +104,8 @@ def _drive(
     run = runtime.store.read(lambda snapshot: get_or_none(snapshot, EvaluationRun, claimed.job.subject))
     if run is None:
         raise NotFound(RUN, claimed.job.subject)
+    if run.state is RunState.RUNNING and claimed.job.ended:  # another job goes on
+        return _finish(runtime, principal, run.id, reporter, stop)
     if run.state is RunState.RUNNING:
         raise LeaseLost(f"evaluation run {claimed.job.subject} was taken over; wait for it")
     return run
@@ -121,16 +120,17 @@ def _announce(runtime: Runtime, jobs: Sequence[Job]) -> None:
 
 
 def _finish(
-    runtime: Runtime, principal: Principal, run_id: str, reporter: ProgressReporter, stop: Callable[[], bool] = never
-) -> None:
+    runtime: Runtime, principal: Principal, run_id: str, reporter: ProgressReporter, stop: Stop = never
+) -> EvaluationRun:
     begun = runtime.clock.monotonic()
     with closing(wait_for_end(runtime, partial(find_job, runtime, principal, run_id))) as waiting:
         for pause in waiting:
             with suppress(StoreBusy):
                 _report(runtime, run_id, reporter, runtime.clock.monotonic() - begun)
             if stop():
-                return
+                break
             pause.sleep()
+    return find_run(runtime, principal, run_id)
 
 
 def _report(runtime: Runtime, run_id: str, reporter: ProgressReporter, seconds: float) -> None:

@@ -38,7 +38,7 @@ _NO_LIMITS = Limits()
 def is_limited(runtime: Runtime, principal: Principal, entity: str, project: str) -> bool:
     if principal.limits != _NO_LIMITS:
         return True
-    asked = budget_ids(entity, principal.key_id, project)
+    asked = budget_ids(entity, principal.key_id, project, principal.purse)
     return bool(runtime.store.read(lambda snapshot: budgets_of(snapshot, asked)))
 
 

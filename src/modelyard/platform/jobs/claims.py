@@ -247,26 +247,23 @@ def job_topic(job_id: str) -> str:
 
 def requester_spec(runtime: Runtime, principal: Principal) -> Mapping[str, Any]:
     """Return what a job keeps of its requester: the id of an API key, to look it up again, or else all permissions."""
+    kept = {"key_id": principal.key_id, **({"purse": principal.purse} if principal.purse else {})}
     if principal.key_id and _api_key(runtime, principal.key_id) is not None:
-        return {"key_id": principal.key_id}
+        return kept
     scope = principal.scope
     projects = None if scope.projects is None else sorted(scope.projects)
-    return {
-        "key_id": principal.key_id,
-        "name": principal.name,
-        "scope": {"entity": scope.entity, "projects": projects},
-        "limits": attrs.asdict(principal.limits),
-    }
+    more = {"scope": {"entity": scope.entity, "projects": projects}, "limits": attrs.asdict(principal.limits)}
+    return {**kept, "name": principal.name, **more}
 
 
 def requester_principal(runtime: Runtime, job: Job) -> Principal:
     """Return the principal that a job runs as: the key's current holder, or as recorded. Raises `EvaluationError`."""
-    asker = job.spec["asker"]
+    asker, purse = job.spec["asker"], job.spec["asker"].get("purse", "")
     if "scope" not in asker:
-        return _holder(runtime, asker["key_id"])
+        return attrs.evolve(_holder(runtime, asker["key_id"]), purse=purse)
     entity, projects = asker["scope"]["entity"], asker["scope"]["projects"]
     scope = Scope(entity, None if projects is None else frozenset(projects))
-    return Principal(asker["name"], job.entity, scope, asker["key_id"], Limits(**asker["limits"]))
+    return Principal(asker["name"], job.entity, scope, asker["key_id"], Limits(**asker["limits"]), purse)
 
 
 def _holder(runtime: Runtime, key_id: str) -> Principal:

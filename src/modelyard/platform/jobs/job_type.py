@@ -6,7 +6,6 @@ from typing import Any
 import attrs
 
 from modelyard.domain.job import Job
-from modelyard.platform.jobs.claims import ClaimedJob
 from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import Snapshot, Tx
 
@@ -61,7 +60,7 @@ class JobType:
     """
 
     kind: str
-    run: Callable[[ClaimedJob], Generator[None, None, None]]
+    run: Callable[..., Generator[None, None, None]]
     succeeded: str
     failed: str
     on_end: Callable[[Tx, Job], Iterable[object] | None] = nothing

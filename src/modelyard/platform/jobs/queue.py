@@ -51,6 +51,7 @@ MAX_REFUSALS = 20
 """After how many refusals to place it a job fails: within minutes if each comes at once, since the pauses between them
 grow up to a lease; after about two hours in Kubernetes, which has minutes to find a place each time."""
 
+CONTINUED_BY = "continued_by"  # in the result of a job
 _FIRST = (QueueState.CLAIMED, QueueState.READY, QueueState.HELD_BACK)
 _DRAWN = frozenset({"seed", "artifact", "billing", "advances"})
 
@@ -360,7 +361,7 @@ def announce(runtime: Runtime, job: Job, error: Exception | None = None, logged:
     """Report what has become of a job, to the log too; below its line is the traceback of an `error`."""
     if logged:
         log_change(runtime, job, error)
-    runtime.observe(JobChanged(job.id, job.kind, job.status))
+    runtime.observe(JobChanged(job.id, job.kind, job.status, job.result.get(CONTINUED_BY, "")))
     if job.ended:
         with suppress(StoreError):  # its end is stored, and its caller is to hear of that
             for last in runtime.store.read(

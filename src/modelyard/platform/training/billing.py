@@ -34,7 +34,8 @@ def billing_of(runtime: Runtime, principal: Principal, base_model: str) -> Mappi
         price = Catalogue(runtime, principal).get(base_model).pricing.training
     except ModelNotFound:
         return {}
-    return {"billing": {"price": f"{price:f}", "key_id": principal.key_id}} if price else {}
+    own = {"key_id": principal.key_id, **({"purse": principal.purse} if principal.purse else {})}
+    return {"billing": {"price": f"{price:f}", **own}} if price else {}
 
 
 def is_over_budget(job: Job) -> bool:
@@ -49,7 +50,8 @@ def cost_of(job: Job, tokens: int) -> Decimal:
 def require_budget(snapshot: Snapshot, job: Job, cost: Decimal = _NOTHING) -> Sequence[Budget]:
     if "billing" not in job.spec:
         return ()
-    budgets = budgets_of(snapshot, budget_ids(job.entity, job.spec["billing"]["key_id"], job.project))
+    key_id, purse = job.spec["billing"]["key_id"], job.spec["billing"].get("purse", "")
+    budgets = budgets_of(snapshot, budget_ids(job.entity, key_id, job.project, purse))
     for budget in budgets:
         if cost > budget.remaining or budget.remaining <= 0:
             raise BudgetExceeded(_exceeded(budget, cost))

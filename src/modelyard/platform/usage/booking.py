@@ -68,10 +68,9 @@ class CompletionBooking:
         store.transact(self.step, self.durable)
         self.on_committed()
 
-    def after_answer(self, longest: Decimal) -> "AnsweredBooking":
-        return AnsweredBooking(
-            self.runtime, self.id, self.entry, None, self.booked, self.keep, self.loose, longest=longest
-        )
+    def after_answer(self, longest: Decimal, purse: str) -> "AnsweredBooking":
+        own = self.runtime, self.id, self.entry, None, self.booked, self.keep, self.loose
+        return AnsweredBooking(*own, longest=longest, purse=purse)
 
     def report(self) -> None:
         if self.charged:
@@ -103,6 +102,7 @@ class AnsweredBooking(CompletionBooking):
     what it could have cost. `admitted` is whether the budgets had that; if not, nothing is recorded."""
 
     longest: Decimal = attrs.field(kw_only=True)
+    purse: str = attrs.field(kw_only=True)
     admitted: bool = False
     charged: Sequence[Budget] = ()
     warnings: Sequence[Budget] = ()
@@ -116,7 +116,7 @@ class AnsweredBooking(CompletionBooking):
         assert self.entry is not None
         warnings: list[Budget] = []
         self.charged, self.warnings = (), warnings
-        budgets = budgets_of(tx, budget_ids(self.entry.entity, self.entry.key_id, self.entry.project))
+        budgets = budgets_of(tx, budget_ids(self.entry.entity, self.entry.key_id, self.entry.project, self.purse))
         self.admitted = True
         for budget in budgets:
             self.admitted = self.admitted and self.longest <= budget.remaining
@@ -220,9 +220,10 @@ def book_together(tx: Tx, bookings: Sequence[Booking]) -> None:
 # ---- budgets ---------------------------------------------------------------------------------------------------
 
 
-def budget_ids(entity: str, key_id: str, project: str) -> tuple[str, ...]:
+def budget_ids(entity: str, key_id: str, project: str, purse: str = "") -> tuple[str, ...]:
     """Return the ids of the budgets that a request has to keep, if there are any."""
     ids = (entity, f"{entity}/{key_id}") if key_id else (entity,)
+    ids = (*ids, purse) if purse else ids
     return (*ids, f"{entity}//{project}") if project else ids
 
 
