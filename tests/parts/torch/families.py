@@ -93,10 +93,10 @@ VISION |= {"image_size": 28, "patch_size": 14}
 
 
 def build_family(
-    words: Path, folder: Path, family: str, options: dict[str, Any], seeing: bool = False
+    words: Path, folder: Path, family: str, options: dict[str, Any], seeing: bool = False, times: float = 8
 ) -> tuple[Path, Any]:
-    """The folder of a model of a family, with the tokenizer of another folder, and the model. Its weights are large, so
-    that every token matters to those after it.
+    """The folder of a model of a family, with the tokenizer of another folder, and the model. Its weights are some
+    `times` as large as they are drawn, so that every token matters to those after it.
     """
     torch.manual_seed(0)
     shape = deepcopy({**SHAPE, **options})
@@ -109,7 +109,7 @@ def build_family(
             model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**shape))
     with torch.no_grad():
         for weights in model.parameters():
-            weights.mul_(8 if weights.ndim > 1 else 1)
+            weights.mul_(times if weights.ndim > 1 else 1)
     for path in words.iterdir():
         if path.name not in ("config.json", "generation_config.json", "model.safetensors"):
             shutil.copy(path, folder)

@@ -1,34 +1,26 @@
 """Weights of 16-bit floats and of 8-bit numbers: what is stored, what is computed with them, and how close it is."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from families import GROUPED, build_family
-from local_models import END, SHAPE, adapter_weights, answered, base_model, prompts, requested
+from local_models import END, SHAPE, adapter_weights, answered, prompts, requested
 from torch import nn
 from torch.nn import functional
 
 from modelyard import Settings, open_platform
 from modelyard.cli import main
 from modelyard.domain.catalogue import Quantization
-from modelyard.domain.completion import Message, Role
-from modelyard.domain.training import Example
 from modelyard.errors import BackendError, InvalidInput
-from modelyard.parts.contracts.trainer import WORDS, context_of, followed
 from modelyard.parts.torch import narrow_weights
 from modelyard.parts.torch.lora import AdapterBank, LoraLinear, linear_layers
 from modelyard.parts.torch.narrow_weights import NarrowEmbedding, NarrowLinear
 from modelyard.parts.torch.network import Network
 from modelyard.parts.torch.records import Tuning, WeightFormat
 from modelyard.parts.torch.serving.batching_engine import Engine
-from modelyard.parts.torch.training.options import LocalSFTConfig
 from modelyard.parts.torch.training.trainable import attach_adapter
-from modelyard.parts.torch.training.trainer import LocalTrainer
 
 BFLOAT16, INT8 = WeightFormat.BFLOAT16, WeightFormat.INT8
 NARROW = [BFLOAT16, INT8]
@@ -125,28 +117,6 @@ def test_log_probabilities_are_close_to_those_of_32_bits(folder: Path, form: Wei
     assert 0 < max(far) < bound
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "options"),
-    [
-        ("gpt2", {}),
-        ("mamba", {"state_size": 4}),
-        ("phi3", {**GROUPED, "sliding_window": None}),
-        ("gemma3_text", {**GROUPED, "layer_types": ["full_attention"] * 2}),
-    ],
-)
-@pytest.mark.parametrize("form", NARROW)
-def test_layers_of_other_kinds_are_served_in_the_same_ways(
-    folders: Callable[..., Path], tmp_path: Path, family: str, options: dict[str, Any], form: WeightFormat
-) -> None:
-    folder = build_family(folders("nano"), tmp_path, family, options)[0]
-    plain, narrow = Network(folder), Network(folder, form=form)
-    assert (narrow.in_rows, narrow.can_batch, narrow.can_pad) == (plain.in_rows, plain.can_batch, plain.can_pad)
-    assert any(isinstance(one, NarrowLinear) for one in narrow.model.modules())
-    found, wanted = (one.logits(one.read([[5, 9, 20]])) for one in (narrow, plain))
-    assert float((found - wanted).abs().max()) < 0.1 * float(wanted.abs().max())
-
-
 def test_networks_share_narrow_weights_but_not_with_those_of_another_format(folder: Path) -> None:
     made = [Network(folder, form=form) for form in (INT8, INT8, BFLOAT16)]
     places = [{one.data_ptr() for one in network.model.parameters()} for network in made]
@@ -207,33 +177,6 @@ def test_weights_that_are_not_numbers_are_named(folder: Path, tmp_path: Path) ->
     model.save_pretrained(tmp_path)
     with pytest.raises(BackendError, match=f"not all numbers.*{name}.weight"):
         Network(tmp_path, form=INT8)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("family", "options"), [("llama", GROUPED), ("qwen3", GROUPED), ("gpt2", {}), ("phi", {})])
-def test_losses_stay_close_to_those_on_32_bits(
-    folders: Callable[..., Path], tmp_path: Path, family: str, options: dict[str, Any]
-) -> None:
-    """Within a hundredth over eight steps, of weights as large as those of trained models."""
-    folder, model = build_family(folders("nano"), tmp_path, family, options)
-    with torch.no_grad():
-        for weights in model.parameters():
-            weights.mul_(1 / 8 if weights.ndim > 1 else 1)
-    model.save_pretrained(folder)
-    rows = [Example((Message(Role.USER, word), Message(Role.ASSISTANT, word[::-1]))) for word in WORDS]
-    config = LocalSFTConfig(batch_size=4, epochs=4, learning_rate=1e-3, seed=3)
-
-    def losses(form: WeightFormat | None) -> list[float]:
-        base = attrs.evolve(base_model(folder, "one"), weights=form)
-        run = followed(LocalTrainer([base], device="cpu").train("sft", config, rows * 4, context_of("one")))
-        return [step.metrics["loss"] for step in run.steps]
-
-    wanted = losses(None)
-    assert wanted[-1] < wanted[0]
-    for form in NARROW:
-        found = losses(form)
-        assert found == pytest.approx(wanted, rel=0.01)
-        assert found != wanted
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
 
 from modelyard.parts.torch.lora import linear_layers
 from modelyard.parts.torch.mapped_weights import page_out
@@ -20,6 +21,9 @@ _BLOCK = 2**18
 """Numbers that are widened at a time: 1 MiB of 32-bit floats."""
 
 _MOST = 127
+
+_PRODUCTS = nn.Linear.forward, Conv1D.forward
+"""Layers that do more than multiply stay as they are: a router of experts, for one, is a linear layer that chooses."""
 
 
 class NarrowLinear(nn.Linear):
@@ -114,6 +118,8 @@ def narrow(model: Any, weights: WeightFormat, dtype: torch.dtype) -> None:
     """
     made: dict[nn.Module, nn.Module] = {}
     for name, layer in list(linear_layers(model)):
+        if type(layer).forward not in _PRODUCTS:
+            continue
         plain = layer.weight.data if isinstance(layer, nn.Linear) else layer.weight.data.T
         made[layer] = NarrowLinear(*_stored(name, plain, weights), layer.bias)
         page_out(layer.weight.data)
