@@ -241,12 +241,11 @@ class Part:
     served, and by each worker, in a thread of its own.
 
     `captures` returns what keeps the answers that a caller gets under a name, or None. `submits` queues a training job
-    on data of its own kind, with the arguments of `platform.training.submit`; None for other data.
-    `names` returns what the part serves under a name that no model has; None for one that is not of its form. `prices`
-    returns a `ServedModel` with the prices of a request, which may depend on its prompt and on the time. `remarks`
-    yields what the reports of a run, or of a baseline and a candidate, say besides, given the options of the report.
-    `evaluates` does the work of evaluations in the place of `platform.evaluations.job.evaluate`, as that is called.
-    `keeps` returns which steps of a model may not be deleted, with the reason; "" where only retention keeps one."""
+    on data of its own kind, with the arguments of `platform.training.submit`; None for other data. `names` returns what
+    the part serves under a name that no model has; None for one that is not of its form. `prices` returns a
+    `ServedModel` with prices by prompt and time. `remarks` yields what reports of a run, or of a baseline and a
+    candidate, say besides, given their options. `evaluates` is called in the place of `evaluations.job.evaluate`.
+    `keeps` returns which steps of a model may not be deleted, with the reason, "" where only retention keeps one."""
 
     name: str
     records: "Callable[[], Sequence[Record]]" = tuple
