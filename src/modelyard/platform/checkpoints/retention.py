@@ -38,8 +38,5 @@ def _awaited(snapshot: Snapshot, model: Model) -> set[int | None]:
 
 
 def set_retention(tx: Tx, policy: Retention) -> Retention:
-    if get_or_none(tx, Retention, policy.model_id) is None:
-        tx.add(policy)
-    else:
-        tx.replace(policy)
+    (tx.add if get_or_none(tx, Retention, policy.model_id) is None else tx.replace)(policy)
     return policy
