@@ -1,10 +1,10 @@
 """`platform.improve`: several roads to better answers at equal budget, compared on rows that none of them has seen."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_DOWN, Decimal
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -235,10 +235,10 @@ class Improve:
     print(platform.improve("desk/support", tasks, "token_f1", roads=roads, budget="5.00").result())
     """
 
-    prompt = staticmethod(prompt)
-    sft = staticmethod(sft)
-    rl = staticmethod(rl)
-    distil = staticmethod(distil)
+    prompt: ClassVar[Callable[..., Road]] = staticmethod(prompt)
+    sft: ClassVar[Callable[..., Road]] = staticmethod(sft)
+    rl: ClassVar[Callable[..., Road]] = staticmethod(rl)
+    distil: ClassVar[Callable[..., Road]] = staticmethod(distil)
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime, self._principal = runtime, principal
