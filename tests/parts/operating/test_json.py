@@ -106,6 +106,10 @@ variants promote p/v 1
 variants promote p/v 2
 variants rollback p/v
 variants unalias p/v prod
+train prompt p/v rows.jsonl --reflection echo --reward exact_match -o calls=20
+improve start p/v rows.jsonl --reward exact_match --road {{"road":"prompt","reflection":"echo","calls":20}}
+improve list
+improve show {improvement}
 variants delete p/v
 review start quiz
 review list
@@ -115,7 +119,21 @@ review import {review} ann labels.csv
 review disagreements {review} --person ann
 review estimate quiz
 review compare quiz quiz
+review promote p/m 2 --not-worse quiz
 review delete {review}
+watches start echo {{"type":"llm_judge","model":"echo","prompt":"{{output}}"}}
+watches list
+watches show {watch}
+watches stop {watch}
+watches delete {watch}
+routers set echo --rule {{"from_prompt_tokens":9,"prompt":"0.5"}}
+routers show echo
+routers remove echo
+what-if ask echo --since 1d --budget 1
+what-if list
+what-if show {what_if}
+what-if cancel {what_if}
+what-if delete {what_if}
 rollouts start p/m 2
 rollouts list
 rollouts show {rollout}
@@ -153,6 +171,7 @@ REFUSED = {
     "rollouts score",
     "sweep",
     "review disagreements",
+    "review promote",
 }
 """Commands that this store makes fail: their error is looked at."""
 REMEMBERED = {
@@ -161,6 +180,12 @@ REMEMBERED = {
     "webhooks add https://hooks.example/x --entity local": ("webhook", "id"),
     "review start quiz": ("review", "id"),
     "rollouts start p/m 2": ("rollout", "id"),
+    'watches start echo {{"type":"llm_judge","model":"echo","prompt":"{{output}}"}}': ("watch", "id"),
+    "what-if ask echo --since 1d --budget 1": ("what_if", "id"),
+    'improve start p/v rows.jsonl --reward exact_match --road {{"road":"prompt","reflection":"echo","calls":20}}': (
+        "improvement",
+        "improvement",
+    ),
     "train sweep p/m data.jsonl -o learning_rate=1e-4,1e-5 --validation data.jsonl": ("sweep", "sweep"),
 }
 """What later lines name, and the member of the answer that it is."""

@@ -9,11 +9,13 @@ from typing import Any
 import attrs
 import click
 
+from modelyard.cli.answers import json_text
 from modelyard.cli.lazy_group import Group
 from modelyard.cli.names import values_option
 from modelyard.cli.terminal import PlaceType, StoreName, json_option, not_empty, opened, show, store_option
 from modelyard.errors import JobFailed
 from modelyard.parts.improve import roads
+from modelyard.parts.improve.improvement import ImprovementResult
 from modelyard.parts.improve.roads import DISTIL_ROAD, PROMPT_ROAD, RL_ROAD, SFT_ROAD
 from modelyard.report.terminal import log_to_terminal
 
@@ -42,7 +44,7 @@ def _reward(context: click.Context, option: click.Parameter, given: str) -> Any:
 @click.option("--no-wait", is_flag=True, help="Leave the job to a worker, and print its id.")
 def train_prompt(
     store: StoreName, variant: str, tasks: str, options: tuple[tuple[str, Any], ...], no_wait: bool, **more: Any
-) -> None:
+) -> Mapping[str, Any]:
     """Have the system text of VARIANT optimised on TASKS, by GEPA.
 
     VARIANT is a name, such as desk/support or desk/support@prod, and TASKS a file of rows.
@@ -55,7 +57,7 @@ def train_prompt(
             raise click.UsageError(str(wrong)) from wrong
         if no_wait:
             click.echo(job.id)
-            return
+            return {"job": job.id}
         try:
             log_to_terminal()
             made = job.version(progress=sys.stderr.isatty())
@@ -65,6 +67,7 @@ def train_prompt(
     before, best = (f"{metrics[name]:.4g}" for name in ("start_held_out", "best_held_out"))
     name = variant.partition("@")[0]
     click.echo(f"{name}@{made.number} has the best prompt: {best} on the held-out tasks, {before} before")
+    return {"job": job.id, "variant": name, "version": made.number, "metrics": dict(metrics)}
 
 
 # ---- improvements
@@ -116,16 +119,18 @@ def improve() -> None:
 @click.option("--no-wait", is_flag=True, help="Leave the jobs to workers, and print its id.")
 def start_improvement(
     store: StoreName, variant: str, tasks: str, roads: tuple[str, ...], no_wait: bool, **more: Any
-) -> None:
+) -> Mapping[str, Any]:
     """Try roads to better answers from VARIANT on TASKS, a file of rows."""
     given = {name: value for name, value in more.items() if value is not None}
     with opened(store) as platform:
         made = platform.improve(variant, tasks, roads=_read_roads(roads), **given)
         if no_wait:
             click.echo(made.id)
-            return
+            return {"improvement": made.id}
         log_to_terminal()
-        click.echo(str(made.result()))
+        found = made.result()
+    click.echo(str(found))
+    return {"improvement": made.id, **_said(found)}
 
 
 @improve.command("list")
@@ -154,7 +159,11 @@ def show_improvement(store: StoreName, improvement: str, save: Path | None, as_j
     if save:
         found.save(save)
     if as_json:
-        roads_ = [{**attrs.asdict(one), "spent": str(one.spent), "per_usd": one.per_usd} for one in found.roads]
-        click.echo(json.dumps({"recommendation": found.recommendation, "baseline": found.baseline, "roads": roads_}))
+        click.echo(json_text(_said(found)))
     else:
         click.echo(str(found))
+
+
+def _said(found: ImprovementResult) -> dict[str, Any]:
+    lines = [{**attrs.asdict(one), "per_usd": one.per_usd} for one in found.roads]
+    return {"recommendation": found.recommendation, "baseline": found.baseline, "roads": lines}

@@ -49,11 +49,13 @@ def set_router_listing(
     rules: tuple[Mapping[str, Any], ...],
     not_ready: bool,
     capacity: tuple[tuple[str, int], ...],
-) -> None:
+) -> Mapping[str, Any]:
     """Replace the price rules of MODEL and what routers are told of it."""
     with opened(store) as platform:
         of = in_own_name(platform).part(Routers)
-        _show(of.set(model, rules, is_ready=not not_ready, capacity=dict(capacity)), as_json=False)
+        made = of.set(model, rules, is_ready=not not_ready, capacity=dict(capacity))
+    _show(made, as_json=False)
+    return _whole(made)
 
 
 @routers.command("show")
@@ -67,16 +69,21 @@ def show_router_listing(store: StoreName, model: str, as_json: bool) -> None:
 
 
 def _show(found: RouterListing, as_json: bool) -> None:
-    rules = [dict(rule.as_data()) for rule in found.rules]
-    whole = {"model": found.id, "is_ready": found.is_ready, "rules": rules, "capacity": dict(found.capacity)}
-    plain = {**whole, "rules": "; ".join(map(json.dumps, rules)), "capacity": json.dumps(whole["capacity"])}
+    whole = _whole(found)
+    plain = {**whole, "rules": "; ".join(map(json.dumps, whole["rules"])), "capacity": json.dumps(whole["capacity"])}
     show_fields((whole if as_json else plain).items(), as_json)
+
+
+def _whole(found: RouterListing) -> dict[str, Any]:
+    rules = [dict(rule.as_data()) for rule in found.rules]
+    return {"model": found.id, "is_ready": found.is_ready, "rules": rules, "capacity": dict(found.capacity)}
 
 
 @routers.command("remove")
 @store_option
 @click.argument("model")
-def remove_router_listing(store: StoreName, model: str) -> None:
+def remove_router_listing(store: StoreName, model: str) -> Mapping[str, Any]:
     """Let MODEL have the prices of its entry again."""
     with opened(store) as platform:
         in_own_name(platform).part(Routers).remove(model)
+    return {"removed": model}
