@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from modelyard import Platform, Pricing, ScriptedBackend, open_platform
-from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.errors import Conflict, InvalidInput, JobFailed, ModelNotFound, NotFound
 from modelyard.parts.improve.improvement import ImprovementHandle
-from modelyard.report.numbers import interval_text
+from modelyard.parts.improve.roads import sft
 from prompt_tasks import BEGIN, MANY, MODELS, contains, script
 
 PRICES = Pricing(prompt=Decimal("0.0001"), completion=Decimal("0.001"))
@@ -76,7 +75,8 @@ def test_p_is_corrected_and_intervals_are_widened_for_the_number_of_roads(platfo
     raw = [pair.comparison.metrics[0].paired for pair in two.comparison.pairs]
     smallest = min(one.p for one in raw if one.p is not None)
     assert min(one.p for one in two.roads if one.p is not None) == pytest.approx(2 * smallest)
-    alone = [interval_text(one.interval, MetricKind.BINARY) for one in raw]
+    alone = [f"{one.interval.low:+.4g} to {one.interval.high:+.4g}" for one in raw if one.interval is not None]
+    assert "p corrected for 2 tests (Holm)" in str(two)
     assert not set(alone) & {one.interval for one in two.roads}
 
 
@@ -141,6 +141,21 @@ def test_it_is_found_again_by_name_or_id_and_cancelled(platform: Platform) -> No
 def test_the_same_request_under_a_key_is_one_improvement(platform: Platform) -> None:
     first, again = (start(platform, "thinker", idempotency_key="once") for _ in range(2))
     assert first.id == again.id
+    first.wait()  # the newest version is another one now
+    assert start(platform, "thinker", idempotency_key="once").id == first.id
+
+
+def test_what_is_drawn_anew_is_no_other_request(platform: Platform) -> None:
+    first, again = (start(platform, "thinker", idempotency_key="drawn", seed=None) for _ in range(2))
+    assert first.id == again.id
+    job, same = (
+        platform.training.prompt("desk/support", MANY, contains, reflection="thinker", idempotency_key="job")
+        for _ in range(2)
+    )
+    assert job.id == same.id
+    job.wait()
+    later = platform.training.prompt("desk/support", MANY, contains, reflection="thinker", idempotency_key="job")
+    assert later.id == job.id
 
 
 @pytest.mark.parametrize(
@@ -149,6 +164,15 @@ def test_the_same_request_under_a_key_is_one_improvement(platform: Platform) -> 
         ({"roads": []}, InvalidInput, "roads"),
         ({"roads": ["sft"]}, InvalidInput, "roads"),
         ({"budget": "much"}, InvalidInput, "budget"),
+        ({"budget": "0.0000001"}, InvalidInput, "budget: must be at least 0.000001 USD for each road"),
+        ({"max_tokens": 0}, InvalidInput, "max_tokens: must be a whole number"),
+        ({"max_tokens": "x"}, InvalidInput, "max_tokens: must be a whole number"),
+        ({"seed": -1}, InvalidInput, "seed: must be a whole number"),
+        ({"seed": "x"}, InvalidInput, "seed: must be a whole number"),
+        ({"tasks": []}, InvalidInput, "tasks: has no rows"),
+        ({"tasks": [1, 2]}, InvalidInput, "tasks.0: must be a mapping"),
+        ({"roads": [sft([])]}, InvalidInput, "roads.0.data: has no rows"),
+        ({"roads": [sft([1])]}, InvalidInput, "roads.0.data.0: must be a mapping"),  # type: ignore[list-item]
         ({"unseen": 1.0}, InvalidInput, "unseen"),
         ({"unseen": 0.01}, InvalidInput, "unseen"),
         ({"target": "desk/nothing"}, NotFound, "nothing"),
@@ -160,8 +184,9 @@ def test_what_cannot_be_gone_is_refused(
     target = changed.get("target", "desk/support")
     given = {"roads": [platform.improve.prompt(reflection="thinker")], **changed}
     given.pop("target", None)
+    tasks: Any = given.pop("tasks", MANY)
     with pytest.raises(error, match=place):
-        platform.improve(target, MANY, contains, **given)
+        platform.improve(target, tasks, contains, **given)
     assert not platform.improve.list()
 
 

@@ -30,9 +30,9 @@ def platform(backend: ScriptedBackend) -> Iterator[Platform]:
         yield opened
 
 
-def start(platform: Platform, **options: Any) -> PromptHandle:
+def start(platform: Platform, tasks: Any = TASKS, **options: Any) -> PromptHandle:
     return platform.training.prompt(
-        "desk/support", TASKS, contains, **{"reflection": "thinker", "calls": 200, "seed": 3, **options}
+        "desk/support", tasks, contains, **{"reflection": "thinker", "calls": 200, "seed": 3, **options}
     )
 
 
@@ -166,7 +166,13 @@ def test_a_judge_is_asked_once_for_each_answer(platform: Platform, backend: Scri
         ({"reflection": "nobody"}, ModelNotFound, "nobody"),
         ({"calls": 0}, InvalidInput, "calls"),
         ({"budget": "much"}, InvalidInput, "budget"),
-        ({"budget": 5.0}, InvalidInput, "budget"),
+        ({"budget": 5.0}, InvalidInput, "budget: must be an amount in USD"),
+        ({"budget": 0}, InvalidInput, "budget: must be an amount in USD"),
+        ({"budget": Decimal("NaN")}, InvalidInput, "budget: must be an amount in USD"),
+        ({"tasks": [1]}, InvalidInput, "tasks.0: must be a mapping"),
+        ({"tasks": {"prompt": "?"}}, InvalidInput, "tasks.0: must be a mapping"),
+        ({"tasks": None}, InvalidInput, "tasks: must be"),
+        ({"held_out": "nothing.jsonl"}, InvalidInput, "held_out: 'nothing.jsonl' is not a file"),
         ({"minibatch": 0}, InvalidInput, "minibatch"),
         ({"seed": -1}, InvalidInput, "seed"),
         ({"held_out": []}, InvalidInput, "held_out"),

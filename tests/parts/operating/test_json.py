@@ -4,7 +4,6 @@ import ast
 import inspect
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -107,10 +106,10 @@ variants promote p/v 1
 variants promote p/v 2
 variants rollback p/v
 variants unalias p/v prod
-train prompt p/v rows.jsonl --reward contains --reflection echo -o calls=10
-improve start p/v rows.jsonl --reward contains --road '{{"road":"prompt","reflection":"echo","calls":10}}' --name best
+train prompt p/v rows.jsonl --reflection echo --reward exact_match -o calls=20
+improve start p/v rows.jsonl --reward exact_match --road {{"road":"prompt","reflection":"echo","calls":20}}
 improve list
-improve show p/best
+improve show {improvement}
 variants delete p/v
 review start quiz
 review list
@@ -120,23 +119,21 @@ review import {review} ann labels.csv
 review disagreements {review} --person ann
 review estimate quiz
 review compare quiz quiz
+review promote p/m 2 --not-worse quiz
 review delete {review}
-review promote p/m 1 --not-worse quiz
-routers set echo
-routers show echo
-routers remove echo
-watches start echo '{{"type":"regular_expression","pattern":"hi"}}'
+watches start echo {{"type":"llm_judge","model":"echo","prompt":"{{output}}"}}
 watches list
 watches show {watch}
 watches stop {watch}
 watches delete {watch}
-what-if ask --since 7d --prices prices.json
-what-if ask echo --estimate
-what-if ask echo --yes --project p
+routers set echo --rule {{"from_prompt_tokens":9,"prompt":"0.5"}}
+routers show echo
+routers remove echo
+what-if ask echo --since 1d --budget 1
 what-if list
-what-if show {question}
-what-if cancel {question}
-what-if delete {question}
+what-if show {what_if}
+what-if cancel {what_if}
+what-if delete {what_if}
 rollouts start p/m 2
 rollouts list
 rollouts show {rollout}
@@ -171,10 +168,10 @@ REFUSED = {
     "webhooks test",
     "webhooks redeliver",
     "jobs retry",
-    "review promote",
     "rollouts score",
     "sweep",
     "review disagreements",
+    "review promote",
 }
 """Commands that this store makes fail: their error is looked at."""
 REMEMBERED = {
@@ -182,9 +179,13 @@ REMEMBERED = {
     "train sft p/m data.jsonl": ("job", "job"),
     "webhooks add https://hooks.example/x --entity local": ("webhook", "id"),
     "review start quiz": ("review", "id"),
-    """watches start echo '{{"type":"regular_expression","pattern":"hi"}}'""": ("watch", "id"),
-    "what-if ask echo --yes --project p": ("question", "id"),
     "rollouts start p/m 2": ("rollout", "id"),
+    'watches start echo {{"type":"llm_judge","model":"echo","prompt":"{{output}}"}}': ("watch", "id"),
+    "what-if ask echo --since 1d --budget 1": ("what_if", "id"),
+    'improve start p/v rows.jsonl --reward exact_match --road {{"road":"prompt","reflection":"echo","calls":20}}': (
+        "improvement",
+        "improvement",
+    ),
     "train sweep p/m data.jsonl -o learning_rate=1e-4,1e-5 --validation data.jsonl": ("sweep", "sweep"),
 }
 """What later lines name, and the member of the answer that it is."""
@@ -219,7 +220,6 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     written(tmp_path, "taught.jsonl", said[0])
     written(tmp_path, "rows.jsonl", *({"prompt": f"say {at}", "expected": f"say {at}"} for at in range(20)))
     written(tmp_path, "jobs.json", JOB)
-    written(tmp_path, "prices.json", {"*": {"prompt": "0.000001"}})
     (tmp_path / "labels.csv").write_text("row,label\n" + "".join(f"{at},yes\n" for at in range(20)))
     (tmp_path / "v.toml").write_text('name = "p/v"\nmodel = "echo"\nsystem = "Be brief."\n')
     with open_platform("yard.db") as platform:
@@ -242,7 +242,7 @@ def filled(platform: Platform) -> dict[str, str]:
 
 
 def call(line: str) -> Result:
-    words = shlex.split(line)
+    words = line.split()
     return CliRunner().invoke(main, [*words, "--json"], input="yes\nq\n" if line.startswith("review label") else None)
 
 

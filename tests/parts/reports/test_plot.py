@@ -83,6 +83,11 @@ def test_ticks_are_few_and_within(low: float, width: float, most: int) -> None:
     assert all(-1 <= scale(tick) <= 101 for tick in ticks)
 
 
+def test_an_axis_of_small_amounts_has_ticks() -> None:
+    drawn = Plot("Money", "USD", (Panel("score", (Series("one", [(0.0, 0.0), (0.0038, 1.0)]),)),)).svg
+    assert ">0.003<" in drawn
+
+
 def test_ticks_are_round() -> None:
     assert Scale(0.13, 0.87, 0, 100).ticks(5) == pytest.approx([0.2, 0.4, 0.6, 0.8])
     assert Scale(0, 3, 0, 100).ticks(8, apart=1.0) == [0, 1, 2, 3]

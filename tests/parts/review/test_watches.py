@@ -257,6 +257,7 @@ def test_what_no_watch_can_be_is_refused(platform: Platform) -> None:
         ({"purse": "-1"}, "purse: must be an amount"),
         ({"purse": 0.5}, "purse: must be an amount"),
         ({"scorer": "exact_match"}, "scorer: asks for expected"),
+        ({"scorer": {**JUDGE, "options": {"max_tokens": "x"}}}, "scorer.options.max_tokens: must be a whole number"),
         ({"scorer": lambda output, row: True}, "scorer: must be one declarative scorer"),
     ):
         asked: dict[str, Any] = {"model": "echo", "scorer": JUDGE, **wrong}

@@ -208,7 +208,9 @@ def lost(*_: object) -> None:
 
 
 def test_what_no_job_can_keep_is_refused(platform: Platform) -> None:
-    for wrong in ({"score": len}, {"redact": [str.lower]}, {"sources": ["chats"]}, {"score": {"type": "llm_judge"}}):
+    typed = ({"sources": None}, {"sources": "chat"}, {"metadata": 3}, {"limit": "3"}, {"limit": 2.5}, {"model": 3})
+    kept = ({"score": len}, {"redact": [str.lower]}, {"sources": ["chats"]}, {"score": {"type": "llm_judge"}})
+    for wrong in (*kept, *typed, {"holdout": "x"}):
         with pytest.raises(InvalidInput):
             platform.traffic.submit("x", **wrong)  # type: ignore[arg-type]
     with pytest.raises(NotFound):

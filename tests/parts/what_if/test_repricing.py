@@ -126,6 +126,7 @@ def test_training_is_no_call() -> None:
         ({"one": {"prompt": 0.1}}, "prices.one", "must be an exact number"),
         ({"one": {"prompt": "-1"}}, "prices.one.prompt", "must be at least 0"),
         ({"one": {"rules": 3}}, "prices.one.rules", "must be a list of rules"),
+        ({"one": {"rules": [3]}}, "prices.one.rules.0", "must be a rule"),
         ({"one": {"rules": [{"prompt": "1"}]}}, "prices.one.rules", "must depend on"),
     ],
 )

@@ -206,6 +206,16 @@ def test_what_fails_is_kept_with_its_row(desk: Platform, script: Script) -> None
     assert found.answers is not None
     assert (found.answers.done, found.answers.failed) == (3, 3)
     assert {row.error for row in found.rows()} == {"messages: cannot be read"}
+    assert "3 rows, 3 failed (messages: cannot be read); it cost 0 USD" in str(found)
+
+
+def test_no_answer_is_paid_for_that_the_judge_cannot_read(desk: Platform, script: Script) -> None:
+    serve(desk, 3)
+    found = desk.traffic.what_if(model="new", judge={**JUDGE, "prompt": "{output} for {team}"}, budget="5")
+    assert found.answers is not None
+    assert (found.answers.failed, found.answers.spent) == (3, 0)
+    assert {row.error for row in found.rows()} == {"judge: asks for team, which the request does not have as metadata"}
+    assert not any(model == "new" for model, _ in script.asked)
 
 
 def test_a_backend_that_fails_for_now_is_asked_again(desk: Platform, script: Script) -> None:
@@ -266,6 +276,13 @@ def test_the_same_request_is_one_job(desk: Platform) -> None:
     with pytest.raises(Conflict):
         desk.traffic.what_if.submit(model="old", idempotency_key="one")
     assert [one.id for one in desk.traffic.what_if.list()] == [first.id]
+    desk.clock.advance(60)  # type: ignore[attr-defined]
+    assert desk.traffic.what_if.submit(model="new", idempotency_key="one").id == first.id
+    week = desk.traffic.what_if.submit(model="new", since="7d", idempotency_key="week")
+    desk.clock.advance(60)  # type: ignore[attr-defined]
+    assert desk.traffic.what_if.submit(model="new", since="7d", idempotency_key="week").id == week.id
+    with pytest.raises(Conflict):
+        desk.traffic.what_if.submit(model="new", since="8d", idempotency_key="week")
 
 
 def test_it_is_cancelled_and_deleted(desk: Platform) -> None:
@@ -309,6 +326,22 @@ def test_others_see_nothing_of_it(desk: Platform) -> None:
         ({"model": "new", "budget": "x"}, "budget: must be an exact amount"),
         ({"model": "new", "budget": 0.1}, "budget: must be an exact amount"),
         ({"model": "new", "sources": ["chats"]}, "sources.0: must be one of"),
+        ({"model": "new", "sources": None}, "sources: must be a list of chat, responses, traces"),
+        ({"model": "new", "sources": "chat"}, "sources: must be a list of chat, responses, traces"),
+        ({"model": "new", "answered_by": 3}, "answered_by: must be the name of a model"),
+        ({"model": "new", "metadata": 3}, "metadata: must be a mapping of names to texts"),
+        ({"model": "new", "metadata": {1: "a"}}, "metadata: must be a mapping of names to texts"),
+        ({"model": "new", "limit": "3"}, "limit: must be a whole number"),
+        ({"model": "new", "limit": 2.5}, "limit: must be a whole number"),
+        ({"model": "new", "limit": 10**30}, "limit: must be a whole number"),
+        ({"model": "new", "metric": None}, "metric: must be the name of a score"),
+        ({"model": "new", "metric": "x" * 65}, "metric: must be the name of a score"),
+        ({"model": "new", "options": 3}, "options: must be a mapping"),
+        ({"model": "new", "options": {"nope": 1}}, "options.nope: is not a parameter"),
+        ({"model": "new", "options": {"max_tokens": "x"}}, "options.max_tokens: must be a whole number"),
+        ({"model": "new", "options": {"model": "old"}}, "options.model: is not an option here"),
+        ({"model": "new", "options": {"n": 3}}, "options.n: is not an option here"),
+        ({"model": "new", "judge": {**JUDGE, "options": {"max_tokens": "x"}}}, "judge.options.max_tokens: must be"),
         ({"model": "new", "asks": "logprobs"}, "model: is 'new', whose backend gives no log-probabilities"),
     ],
 )

@@ -15,6 +15,7 @@ from modelyard.cli.names import values_option
 from modelyard.cli.terminal import PlaceType, StoreName, json_option, not_empty, opened, show, store_option
 from modelyard.errors import JobFailed
 from modelyard.parts.improve import roads
+from modelyard.parts.improve.improvement import ImprovementResult
 from modelyard.parts.improve.roads import DISTIL_ROAD, PROMPT_ROAD, RL_ROAD, SFT_ROAD
 from modelyard.report.terminal import log_to_terminal
 
@@ -43,7 +44,7 @@ def _reward(context: click.Context, option: click.Parameter, given: str) -> Any:
 @click.option("--no-wait", is_flag=True, help="Leave the job to a worker, and print its id.")
 def train_prompt(
     store: StoreName, variant: str, tasks: str, options: tuple[tuple[str, Any], ...], no_wait: bool, **more: Any
-) -> object:
+) -> Mapping[str, Any]:
     """Have the system text of VARIANT optimised on TASKS, by GEPA.
 
     VARIANT is a name, such as desk/support or desk/support@prod, and TASKS a file of rows.
@@ -66,7 +67,7 @@ def train_prompt(
     before, best = (f"{metrics[name]:.4g}" for name in ("start_held_out", "best_held_out"))
     name = variant.partition("@")[0]
     click.echo(f"{name}@{made.number} has the best prompt: {best} on the held-out tasks, {before} before")
-    return {"job": job.id, "version": f"{name}@{made.number}", "metrics": dict(metrics)}
+    return {"job": job.id, "variant": name, "version": made.number, "metrics": dict(metrics)}
 
 
 # ---- improvements
@@ -118,18 +119,18 @@ def improve() -> None:
 @click.option("--no-wait", is_flag=True, help="Leave the jobs to workers, and print its id.")
 def start_improvement(
     store: StoreName, variant: str, tasks: str, roads: tuple[str, ...], no_wait: bool, **more: Any
-) -> object:
+) -> Mapping[str, Any]:
     """Try roads to better answers from VARIANT on TASKS, a file of rows."""
     given = {name: value for name, value in more.items() if value is not None}
     with opened(store) as platform:
         made = platform.improve(variant, tasks, roads=_read_roads(roads), **given)
         if no_wait:
             click.echo(made.id)
-            return {"id": made.id}
+            return {"improvement": made.id}
         log_to_terminal()
         found = made.result()
     click.echo(str(found))
-    return {"id": made.id, **_whole(found)}
+    return {"improvement": made.id, **_said(found)}
 
 
 @improve.command("list")
@@ -157,9 +158,12 @@ def show_improvement(store: StoreName, improvement: str, save: Path | None, as_j
         found = handle.result()
     if save:
         found.save(save)
-    click.echo(json_text(_whole(found)) if as_json else str(found))
+    if as_json:
+        click.echo(json_text(_said(found)))
+    else:
+        click.echo(str(found))
 
 
-def _whole(found: Any) -> dict[str, Any]:
-    roads_ = [{**attrs.asdict(one), "per_usd": one.per_usd} for one in found.roads]
-    return {"recommendation": found.recommendation, "baseline": found.baseline, "roads": roads_}
+def _said(found: ImprovementResult) -> dict[str, Any]:
+    lines = [{**attrs.asdict(one), "per_usd": one.per_usd} for one in found.roads]
+    return {"recommendation": found.recommendation, "baseline": found.baseline, "roads": lines}

@@ -7,9 +7,10 @@ from typing import Any, TypedDict
 import attrs
 
 from modelyard.domain.training_config import TrainingConfig
-from modelyard.errors import Problem
+from modelyard.errors import InvalidInput, Problem
 
 MOST_MONEY = Decimal(10**9)
+AMOUNT_RULE = 'must be an amount in USD, above 0, such as "5.00"'
 
 
 class PromptJobOptions(TypedDict, total=False):
@@ -56,7 +57,7 @@ class PromptConfig(TrainingConfig):
         if self.seed is not None and (type(self.seed) is not int or not 0 <= self.seed < 2**63):
             problems.append(Problem(("seed",), "must be a whole number from 0 to 2**63 - 1"))
         if self.budget is not None and amount(self.budget) is None:
-            problems.append(Problem(("budget",), 'must be an amount in USD, above 0, such as "5.00"'))
+            problems.append(Problem(("budget",), AMOUNT_RULE))
         return problems
 
 
@@ -72,6 +73,10 @@ def amount(given: object) -> Decimal | None:
 
 
 def as_text(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options with the budget as a job stores it: as plain text, where it is an amount."""
-    found = amount(options.get("budget"))
-    return options if found is None else {**options, "budget": f"{found:f}"}
+    """Return the options with the budget as a job stores it: as plain text. Raises `InvalidInput` if it is none."""
+    if options.get("budget") is None:
+        return options
+    found = amount(options["budget"])
+    if found is None:
+        raise InvalidInput.at("budget", msg=AMOUNT_RULE)
+    return {**options, "budget": f"{found:f}"}

@@ -21,11 +21,11 @@ from modelyard.parts.comparisons.service import CompareAll
 from modelyard.parts.comparisons.several import RunsComparison
 from modelyard.parts.comparisons.sheet import Sheet, SheetTable, Shown
 from modelyard.parts.distillation.taught import Teacher
-from modelyard.parts.improve.config import MOST_MONEY, PromptConfig, amount, as_text
+from modelyard.parts.improve.config import AMOUNT_RULE, MOST_MONEY, PromptConfig, amount, as_text
 from modelyard.parts.improve.journey import RUNS, WENT
 from modelyard.parts.improve.part import IMPROVE, ROADS
 from modelyard.parts.improve.roads import DISTIL_ROAD, PROMPT_ROAD, SFT_ROAD, Road, distil, prompt, rl, sft
-from modelyard.parts.loops.request import Reward, Tasks, kept_reward, resolve, stored_tasks
+from modelyard.parts.loops.request import Reward, Tasks, kept_reward, resolve, stored_tasks, tasks_given
 from modelyard.parts.reports.frames import load_pandas
 from modelyard.parts.reports.line_plot import Panel, Plot, Series
 from modelyard.parts.variants.asking import ServedVariant
@@ -33,7 +33,6 @@ from modelyard.parts.variants.models import full_name
 from modelyard.parts.variants.naming import found_variant, found_version, named
 from modelyard.parts.variants.records import Variant, VariantVersion
 from modelyard.platform.checkpoints.transactions import create
-from modelyard.platform.evaluations.input_rows import rows_given
 from modelyard.platform.evaluations.model_under_test import CompletionModel, messages_of
 from modelyard.platform.evaluations.service import Evaluations
 from modelyard.platform.jobs.claims import requester_spec
@@ -48,9 +47,10 @@ from modelyard.platform.training.methods import METHODS, resolved
 from modelyard.platform.training.submission import SEED_BYTES, require_offered
 from modelyard.platform.usage.booking import budget_id
 from modelyard.protocols import Snapshot, Tx
-from modelyard.report.numbers import NONE, interval_text
+from modelyard.report.numbers import NONE
 
 MOST_ROADS = 8
+LEAST_SHARE = Decimal("0.000001")
 LEAST_UNSEEN = 2
 COLUMNS = ("road", "version", "score", "difference", "interval", "p", "verdict", "USD", "per USD", "what happened")
 NUMBERS = ("score", "difference", "interval", "p", "USD", "per USD")
@@ -112,7 +112,8 @@ class ImprovementResult(Shown):
     def plot(self) -> Plot:
         """Plot the score on unseen rows against what was spent, a line from the beginning to each road."""
         start = self.baseline or 0.0
-        ends = [(one.road, (float(one.spent), one.score)) for one in self.roads if one.score is not None]
+        scored = [(one, one.score) for one in self.roads if one.score is not None]
+        ends = [(f"{one.road}, version {one.version}", (float(one.spent), score)) for one, score in scored]
         lines = [Series(road, [(0.0, start), end]) for road, end in ends]
         return Plot(f"Roads of {self.name}", "USD spent", (Panel("score on unseen rows", tuple(lines)),))
 
@@ -129,7 +130,7 @@ class ImprovementResult(Shown):
         start = (f"{self.variant}@{self.number}", self.number, _number(self.baseline), *[NONE] * 6, "where all began")
         lines = [start, *(_line(one) for one in self.roads)]
         notes = [f"means of {self.rows} rows that no road has seen; differences from the first line, row by row"]
-        if self.comparison is not None:
+        if self.comparison is not None and self.comparison.tests > 1:
             notes.append(f"p corrected for {self.comparison.tests} tests (Holm)")
         table = SheetTable("Roads", COLUMNS, lines, NUMBERS)
         return Sheet(f"Improvement {self.name}", [self.recommendation], [table], notes)
@@ -217,7 +218,7 @@ class ImprovementHandle:
         if version is None or version not in by_version:
             return RoadResult(road["kind"], version, None, None, "", None, None, spent, went["why"])
         found, interval = by_version[version]
-        between = "" if interval is None else interval_text(interval, found.kind)
+        between = "" if interval is None else f"{interval.low:+.4g} to {interval.high:+.4g}"
         numbers = (found.candidate, found.paired.difference, between, found.corrected, found.verdict)
         return RoadResult(road["kind"], version, *numbers, spent, went["why"])
 
@@ -274,7 +275,9 @@ class Improve:
         ):
             raise InvalidInput.at("roads", msg=f"must be 1 to {MOST_ROADS} roads, such as platform.improve.sft()")
         if budget is not None and amount(budget) is None:
-            raise InvalidInput.at("budget", msg='must be an amount in USD, above 0, such as "5.00"')
+            raise InvalidInput.at("budget", msg=AMOUNT_RULE)
+        share = _share(amount(budget), len(roads))
+        config = resolved(PromptConfig, {"reflection": "", "max_tokens": max_tokens, "seed": seed})
         key = check_idempotency_key(idempotency_key)
         told = [[one.kind, dict(one.options), None if one.rows is None else list(one.rows)] for one in roads]
         asked = [as_json(told, at=("roads",)), str(budget), unseen, max_tokens, seed, name]
@@ -286,12 +289,14 @@ class Improve:
             raise Conflict(f"there is an improvement {variant.project}/{named_} already; choose another name")
         drawn = int.from_bytes(self._runtime.randomness(SEED_BYTES), "big") if seed is None else seed
         scorer = kept_reward(self._runtime, self._principal, namespace, reward)
-        shown, kept = _split(list(rows_given(self._runtime, self._principal, tasks)), unseen, drawn)
+        rows = list(tasks_given(self._runtime, self._principal, tasks))
+        asked.append(digest(as_json(rows, at=("tasks",))))
+        shown, kept = _split(rows, unseen, drawn)
         served = ServedVariant(variant, version)
         parts = [
             self._part(one, at, variant, version, checkpoint, named_, job_id, shown) for at, one in enumerate(roads)
         ]
-        share, now = _share(amount(budget), len(roads)), self._runtime.clock.now()
+        now = self._runtime.clock.now()
         parts = [{**one, "budget": share} for one in parts]
         trained = [one for one in parts if one["model"]]
         models = [Model(one["model_id"], *namespace, one["model"], one["base"], now) for one in trained]
@@ -301,7 +306,7 @@ class Improve:
             counts,
         ):
             spec = {
-                "request": digest(as_json([variant.id, version.number, scorer, asked, stored.digest])),
+                "request": digest(as_json([variant.id, target, scorer, asked])),
                 "name": named_,
                 "variant": variant.name,
                 "variant_id": variant.id,
@@ -309,7 +314,7 @@ class Improve:
                 ROADS: parts,
                 "reward": scorer,
                 "asker": requester_spec(self._runtime, self._principal),
-                "max_tokens": max_tokens,
+                "max_tokens": config.max_tokens,
                 "seed": drawn,
                 **own(stored),
                 **counts,
@@ -375,6 +380,8 @@ class Improve:
         base = version.content.model
         if checkpoint is not None:
             base = self._runtime.store.read(lambda snapshot: snapshot.get(Model, checkpoint.model_id)).base_model
+        if road.rows is not None:
+            _check_rows(road.rows, at)
         with located_at("roads", at):
             self._check(road, base, (variant.entity, variant.project))
         part: dict[str, Any] = {
@@ -428,17 +435,32 @@ class Improve:
         return made
 
 
+def _check_rows(rows: Sequence[object], at: int) -> None:
+    wrong = next((number for number, row in enumerate(rows) if not isinstance(row, Mapping)), None)
+    if wrong is not None:
+        raise InvalidInput.at("roads", at, "data", wrong, msg="must be a mapping")
+    if not rows:
+        raise InvalidInput.at("roads", at, "data", msg="has no rows; an iterator that was read before has none")
+
+
 def _of_loop(config: Any, options: Mapping[str, Any]) -> object:
     return resolve(options, config)
 
 
 def _share(budget: Decimal | None, roads: int) -> str | None:
-    """Return the part of a budget that each road may spend, as text."""
-    return None if budget is None else f"{(budget / roads).quantize(Decimal('0.000001'), ROUND_DOWN).normalize():f}"
+    """Return the part of a budget that each road may spend, as text. Raises `InvalidInput` for nothing."""
+    if budget is None:
+        return None
+    part = (budget / roads).quantize(LEAST_SHARE, ROUND_DOWN)
+    if not part:
+        raise InvalidInput.at("budget", msg=f"must be at least {LEAST_SHARE} USD for each road")
+    return f"{part.normalize():f}"
 
 
 def _split(rows: list[Mapping[str, Any]], unseen: float, seed: int) -> tuple[list[Any], list[Any]]:
     """Draw the rows that no road sees; equal rows are on one side. Raises `InvalidInput` where too few are left."""
+    if not rows:
+        raise InvalidInput.at("tasks", msg="has no rows; an iterator that was read before has none")
     found = dict[str, list[Mapping[str, Any]]]()
     for at, row in enumerate(rows):
         found.setdefault(digest(as_json(row, at=("tasks", at))), []).append(row)

@@ -157,6 +157,8 @@ class Journey:
         if road["kind"] == PROMPT_ROAD:
             number = job.result.get("version")
             made = None if number == self.version.number else number
+            if made is None and job.status is JobStatus.SUCCEEDED:
+                why = f"no text was better; {why}"
             self._went(road, {"job": job.id, "why": why, "version": made, "spent": job.result.get("spent", "0")})
             return
         step = self._step(road, job)

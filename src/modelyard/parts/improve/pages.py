@@ -13,6 +13,7 @@ from modelyard.parts.improve.part import PROMPT, ROADS
 from modelyard.parts.improve.records import PromptProposal
 from modelyard.parts.improve.service import PromptHandle, StartPrompt
 from modelyard.parts.reports.html import Html, chip, facts, folded, joined, section, table, tag
+from modelyard.parts.reports.line_plot import figure
 from modelyard.parts.variants.differences import unified
 from modelyard.parts.variants.service import Variants
 from modelyard.platform.training.submission import CHILD
@@ -162,7 +163,7 @@ def improvement(view: View) -> HtmlPage:
     parts = [facts([("status", status), ("job", view.link(short_id(job.id), "jobs", job.id))])]
     if job.status is JobStatus.SUCCEEDED:
         found = handle.result()
-        parts += [content(found.sheet), section("Quality against money", Html(found.plot()._repr_html_()))]
+        parts += [content(found.sheet), section("Quality against money", figure(found.plot()))]
     parts.append(section("Jobs of the roads", table([("road", "choice"), ("job", "")], lines)))
     stop = view.action("Cancel", "improvements", job.id, "cancel", confirm="Cancel this?", kind="danger")
     lead = "Roads from one variant, compared on rows that none of them has seen."

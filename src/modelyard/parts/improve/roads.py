@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.record import frozen_mapping
+from modelyard.errors import InvalidInput
 
 PROMPT_ROAD, SFT_ROAD, RL_ROAD, DISTIL_ROAD = "prompt", "sft", "rl", "distil"
 
@@ -27,7 +28,9 @@ def prompt(*, reflection: str, **options: Any) -> Road:
 
 def sft(data: Iterable[Mapping[str, Any]] | None = None, **options: Any) -> Road:
     """Fine-tune the model: a job of `training.sft`, with its options. `data` are its rows, by default the tasks
-    with their `expected` answers, under the prompt of the variant."""
+    with their `expected` answers, under the prompt of the variant. Raises `InvalidInput`."""
+    if data is not None and (isinstance(data, str | Mapping) or not isinstance(data, Iterable)):
+        raise InvalidInput.at("data", msg="must be rows, each a mapping")
     return Road(SFT_ROAD, options, None if data is None else tuple(data))
 
 

@@ -134,9 +134,7 @@ class StartPrompt:
             spec = {
                 "variant_id": found.id,
                 "version": version.number,
-                "request": digest(
-                    as_json([found.id, version.number, attrs.asdict(config), scorer, counts, stored.digest])
-                ),
+                "request": digest(as_json([found.id, variant, attrs.asdict(config), scorer, counts, stored.digest])),
                 "optimisation": self._runtime.ids(),
                 "config": attrs.asdict(config),
                 "reward": scorer,

@@ -86,14 +86,30 @@ def stored_tasks(
     """Check each row, and store them in an artifact, `tasks` first; it is removed unless the block has a record name
     it. Yields it, and how many rows of each there are. Raises `InvalidInput`, `StorageFull`."""
     counts: dict[str, int] = {}
+    others = () if held_out is None else held_out
     lines = chain(
-        _lines(rows_given(runtime, principal, tasks), "tasks", counts, check),
-        _lines(rows_given(runtime, principal, () if held_out is None else held_out), "held_out", counts, check),
+        _lines(tasks_given(runtime, principal, tasks), "tasks", counts, check),
+        _lines(tasks_given(runtime, principal, others, "held_out"), "held_out", counts, check),
     )
     stored = runtime.artifacts.put(in_chunks(lines))
     with remove_unless_recorded(runtime.artifacts, stored.name):
         _check_counts(counts, held_out is not None)
         yield stored, counts
+
+
+def tasks_given(
+    runtime: Runtime, principal: Principal, tasks: Tasks, name: str = "tasks"
+) -> Iterator[Mapping[str, Any]]:
+    """Yield tasks, whatever they are given as. Raises `InvalidInput` at their `name`."""
+    try:
+        for number, row in enumerate(rows_given(runtime, principal, tasks)):
+            if not isinstance(row, Mapping):
+                raise InvalidInput.at("rows", number, msg="must be a mapping, such as {'prompt': ..., 'expected': ...}")
+            yield row
+    except InvalidInput as wrong:
+        places = [(name, *one.loc[1:]) if one.loc[:1] == ("rows",) else one.loc for one in wrong.problems]
+        found = [attrs.evolve(one, loc=loc) for one, loc in zip(wrong.problems, places, strict=True)]
+        raise InvalidInput(found) from None
 
 
 def _check_counts(counts: Mapping[str, int], validated: bool) -> None:

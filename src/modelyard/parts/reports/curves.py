@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import attrs
-
-from modelyard.parts.reports.html import Html, drawing, facts, folded, joined, plots
-from modelyard.parts.reports.line_plot import NARROW, NOISE, SMALL, Panel, Plot, Series, round_number
+from modelyard.parts.reports.html import Html, facts, folded, joined, plots
+from modelyard.parts.reports.line_plot import NOISE, SMALL, Panel, Plot, Series, figure, round_number
 from modelyard.parts.reports.training_plots import metric_order
 
 TOGETHER = {"reward": "held_out", "loss": "valid_loss", "train_loss": "valid_loss"}
@@ -43,7 +41,7 @@ def _large(metrics: Lines, names: Sequence[str], x_label: str) -> Html:
         Series(_label(name, series.name, len(names)), series.points) for name in names for series in metrics[name]
     )
     plot = Plot(" and ".join(names), x_label, (Panel("", lines),))
-    return drawing(plot._repr_html_(), attrs.evolve(plot, size=NARROW)._repr_html_())
+    return figure(plot)
 
 
 def _label(metric: str, line: str, metrics: int) -> str:

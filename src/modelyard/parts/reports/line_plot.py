@@ -10,7 +10,7 @@ from itertools import accumulate, groupby
 import attrs
 
 from modelyard.domain.evaluation.statistics import round_step
-from modelyard.parts.reports.html import write_text
+from modelyard.parts.reports.html import Html, drawing, write_text
 
 WIDTH, PANEL, GAP = 640, 200, 44
 SMALL = (340, 130)
@@ -85,6 +85,11 @@ class Plot:
 
     def _repr_html_(self) -> str:
         return "".join(_drawn(self, ""))
+
+
+def figure(plot: Plot) -> Html:
+    """Return a plot as a page shows it, narrower on a narrow screen."""
+    return drawing(plot._repr_html_(), attrs.evolve(plot, size=NARROW)._repr_html_())
 
 
 # ---- millions of points --------------------------------------------------------------------------------------------
@@ -239,7 +244,7 @@ def _grid(across: Scale, up: Scale) -> Iterator[str]:
         yield f'<path d="M{left} {y}H{right}" stroke="currentColor" stroke-opacity=".15"/>'
         yield f'<text x="{across.start - 8:g}" y="{y}" dy=".35em" text-anchor="end" opacity=".7">'
         yield f"{round_number(value)}</text>"
-    for value in across.ticks(8, apart=1.0):  # steps are whole
+    for value in across.ticks(8, apart=1.0 if across.high - across.low >= 1 else 0.0):  # steps are whole, amounts not
         x = f"{across(value):.1f}"
         yield f'<path d="M{x} {bottom:g}v4" stroke="currentColor" stroke-opacity=".5"/>'
         yield tick_label(value, across(value), bottom + 18, across.end + RIGHT)

@@ -1,6 +1,7 @@
 """The commands of reviews: draw rows, label them, and see what judges are worth."""
 
 import csv
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -225,13 +226,13 @@ def promote(
     margin: float,
     scorer: str | None,
     lower_is_better: bool,
-) -> object:
+) -> Mapping[str, Any]:
     """Promote the step NUMBER of the model NAME, or the version NUMBER of variants/PROJECT/NAME, if labels allow it."""
     with opened(store) as platform:
         kept: Any = {"alias": alias, "lower_is_better": lower_is_better}
         made = in_own_name(platform).part(Reviews).promote(name, number, evaluation, margin, scorer, **kept)
     click.echo(f"{alias} points at {number}{verdict_text(made.verdict)}")
-    return made
+    return {"alias": alias, "number": number, "verdict": made.verdict}
 
 
 @review.command("delete")

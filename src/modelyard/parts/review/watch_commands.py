@@ -19,6 +19,7 @@ from modelyard.cli.terminal import (
 )
 from modelyard.parts.review.service import Reviews
 from modelyard.parts.review.watch_service import WatchedMean, Watches
+from modelyard.parts.review.watches import Watch
 
 LISTED = ("id", "project", "model", "scorer", "share", "purse", "spent", "state", "reason", "created_at")
 DAYS = ("day", "run", "answers", "judged", "labelled", "mean", "low", "high", "reason")
@@ -37,10 +38,11 @@ def watches() -> None:
 @click.option("--share", default=0.01, show_default=True, type=float, help="The share of the answers that is judged.")
 @click.option("--purse", default="1", show_default=True, help="What judging them may cost, in USD.")
 @project_option
-def start_watch(store: StoreName, model: str, scorer: Any, share: float, purse: str, project: str | None) -> object:
+def start_watch(store: StoreName, model: str, scorer: Any, share: float, purse: str, project: str | None) -> Watch:
     """Let SCORER, a reference or JSON, judge a share of what MODEL answers; print the id of the watch."""
     with opened(store) as platform:
-        made = _of(in_own_name(platform)).start(model, scorer, share=share, purse=purse, project=project)
+        of = _of(in_own_name(platform))
+        made = of.start(model, scorer, share=share, purse=purse, project=project)
     click.echo(made.id)
     return made
 
@@ -74,7 +76,7 @@ def _line(one: WatchedMean) -> tuple[object, ...]:
 @watches.command("stop")
 @store_option
 @click.argument("watch")
-def stop_watch(store: StoreName, watch: str) -> object:
+def stop_watch(store: StoreName, watch: str) -> Watch:
     """Judge no more for WATCH."""
     with opened(store) as platform:
         stopped = _of(platform).stop(watch)
@@ -85,7 +87,7 @@ def stop_watch(store: StoreName, watch: str) -> object:
 @watches.command("delete")
 @store_option
 @click.argument("watch")
-def delete_watch(store: StoreName, watch: str) -> object:
+def delete_watch(store: StoreName, watch: str) -> Watch:
     """Delete WATCH; the runs with what it judged stay."""
     with opened(store) as platform:
         gone = _of(platform).delete(watch)

@@ -13,15 +13,16 @@ from modelyard.domain.completion import StoredCompletion
 from modelyard.domain.evaluation.aggregate import ReportOptions
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
-from modelyard.domain.evaluation.scorers import DeclarativeScorer
+from modelyard.domain.evaluation.scorers import DeclarativeScorer, LlmJudge
 from modelyard.domain.evaluation.statistics import CONFIDENCE
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import Order
-from modelyard.errors import InvalidInput, NotFound
+from modelyard.errors import InvalidInput, NotFound, located_at
 from modelyard.parts.review import watching
 from modelyard.parts.review.estimates import JudgedMean
 from modelyard.parts.review.records import is_number
 from modelyard.parts.review.watches import RUNNING, STOPPED, Watch, WatchedAnswer, WatchedDay
+from modelyard.platform.chat.request import build_request
 from modelyard.platform.evaluations.model_under_test import CompletionModel
 from modelyard.platform.evaluations.objects import Objects, publish_version
 from modelyard.platform.evaluations.scorers import name_scorers
@@ -92,6 +93,10 @@ class Watches:
             raise InvalidInput.at("scorer", msg="must be one declarative scorer, such as a judge, or its reference")
         if left := given[0].rule.asked_for - ASKED:
             raise InvalidInput.at("scorer", msg=f"asks for {min(left)}, which an answer does not come with")
+        if isinstance(judge := given[0].rule, LlmJudge):
+            with located_at("scorer", "options"):
+                whole: Any = {**judge.options, "model": judge.model, "messages": judge.prompt}
+                build_request(whole, streamed=False)
         CompletionModel.of(self._runtime, self._principal, model, place, {})
         kept, content = given[0].spec(place), given[0].content
         id_, now = self._runtime.ids(), self._runtime.clock.now()

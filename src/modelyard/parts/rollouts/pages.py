@@ -5,7 +5,7 @@ from itertools import islice
 
 from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, bar, empty, money, short_id, status_chip, when
 from modelyard.parts.reports.html import Html, facts, joined, section, table, tag
-from modelyard.parts.reports.line_plot import Panel, Plot, Series
+from modelyard.parts.reports.line_plot import Panel, Plot, Series, figure
 from modelyard.parts.rollouts.decisions import Standing
 from modelyard.parts.rollouts.records import RolloutChange, RolloutStep, RolloutTally, StagedRollout
 from modelyard.parts.rollouts.service import StagedRollouts
@@ -103,7 +103,7 @@ def _plots(one: StagedRollout, steps: Sequence[RolloutStep]) -> Html:
         series = tuple(Series(name, list(zip(at, values, strict=True))) for name, values in lines.items())
         title = f"{one.metric}, {one.share_of(stage):.0%} of the users"
         plot = Plot(title, "scores", (Panel("candidate minus baseline", series),))
-        drawn.append(Html(plot._repr_html_()))
+        drawn.append(figure(plot))
     return section("The sequence", joined(drawn)) if drawn else Html("")
 
 

@@ -49,7 +49,7 @@ def set_router_listing(
     rules: tuple[Mapping[str, Any], ...],
     not_ready: bool,
     capacity: tuple[tuple[str, int], ...],
-) -> object:
+) -> Mapping[str, Any]:
     """Replace the price rules of MODEL and what routers are told of it."""
     with opened(store) as platform:
         of = in_own_name(platform).part(Routers)
@@ -68,22 +68,22 @@ def show_router_listing(store: StoreName, model: str, as_json: bool) -> None:
         _show(platform.part(Routers).get(platform.catalogue.get(model).id), as_json)
 
 
-def _whole(found: RouterListing) -> dict[str, Any]:
-    rules = [dict(rule.as_data()) for rule in found.rules]
-    return {"model": found.id, "is_ready": found.is_ready, "rules": rules, "capacity": dict(found.capacity)}
-
-
 def _show(found: RouterListing, as_json: bool) -> None:
     whole = _whole(found)
     plain = {**whole, "rules": "; ".join(map(json.dumps, whole["rules"])), "capacity": json.dumps(whole["capacity"])}
     show_fields((whole if as_json else plain).items(), as_json)
 
 
+def _whole(found: RouterListing) -> dict[str, Any]:
+    rules = [dict(rule.as_data()) for rule in found.rules]
+    return {"model": found.id, "is_ready": found.is_ready, "rules": rules, "capacity": dict(found.capacity)}
+
+
 @routers.command("remove")
 @store_option
 @click.argument("model")
-def remove_router_listing(store: StoreName, model: str) -> object:
+def remove_router_listing(store: StoreName, model: str) -> Mapping[str, Any]:
     """Let MODEL have the prices of its entry again."""
     with opened(store) as platform:
         in_own_name(platform).part(Routers).remove(model)
-    return {"model": model, "removed": True}
+    return {"removed": model}

@@ -112,6 +112,8 @@ def check_rules(rules: Iterable[PriceRule | Mapping[str, Any]]) -> tuple[PriceRu
 
 
 def _of_fields(at: int, fields: Mapping[str, Any]) -> PriceRule:
+    if not isinstance(fields, Mapping):
+        raise InvalidInput.at("rules", at, msg="must be a rule, such as {'from_prompt_tokens': 200001, 'prompt': '1'}")
     known = {field.name for field in attrs.fields(PriceRule)}
     for name in fields:
         if name not in known:

@@ -72,6 +72,7 @@ class CollectRequest:
         place = named_place(runtime, principal, entity, only)
         check_name(name, "name")
         model, redact = options.pop("model", None), options.pop("redact", ())
+        _check_types(model, options)
         if model is not None:
             find = partial(AnsweredBy.of, principal=principal, name=model)
             model = runtime.store.read(find).pinned
@@ -120,6 +121,21 @@ class CollectRequest:
         TextRedaction.of(self.redact)
         if isinstance(self.score, Mapping):
             judge_of(self.score)
+
+
+def _check_types(model: object, options: Mapping[str, Any]) -> None:
+    """Raise `InvalidInput` for what is of another type than the caller was told."""
+    sources, metadata, limit = options.get("sources", SOURCES), options.get("metadata", EMPTY), options.get("limit")
+    if model is not None and not isinstance(model, str):
+        raise InvalidInput.at("model", msg="must be the name of a model")
+    if isinstance(sources, str) or not isinstance(sources, Sequence):
+        raise InvalidInput.at("sources", msg=f"must be a list of {', '.join(SOURCES)}")
+    if not isinstance(metadata, Mapping) or not all(isinstance(name, str) for name in metadata):
+        raise InvalidInput.at("metadata", msg="must be a mapping of names to texts")
+    if limit is not None and (type(limit) is not int or limit >= 2**63):
+        raise InvalidInput.at("limit", msg="must be a whole number from 1 to 2**63 - 1")
+    if not isinstance(options.get("holdout", 0.0), int | float):
+        raise InvalidInput.at("holdout", msg="must be a number from 0 to below 1")
 
 
 def judge_of(score: Mapping[str, Any]) -> LlmJudge:

@@ -18,7 +18,7 @@ from modelyard.domain.evaluation.scorers import LlmJudge, Unscored
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.usage import LedgerEntry
-from modelyard.errors import ModelyardError, NotFound
+from modelyard.errors import InvalidInput, ModelyardError, NotFound
 from modelyard.flow import run
 from modelyard.formats.json import kept_data
 from modelyard.parts.rollouts.mirror import MirroredCompletion
@@ -87,6 +87,8 @@ class Asking:
         if self.asked.asks == LOGPROBS:
             self._compare(row, known)
         else:
+            if self.judge is not None:
+                self._question_of(row, row.answer.text)  # what it cannot be asked is known before anything is paid for
             if known.answer is None:
                 self._answer(row)
             if self.judge is not None:
@@ -195,8 +197,7 @@ class Asking:
     def _judged(self, row: TrafficRow, name: str, answer: str) -> None:
         judge = self.judge
         assert judge is not None, "there is one"
-        asked = [message.text for message in row.messages[:-1] if message.role is Role.USER]
-        question = judge.asks(answer, {"prompt": asked[-1] if asked else "", **row.metadata})
+        question = self._question_of(row, answer)
         options: Any = {"seed": 0, "max_tokens": MAX_TOKENS, **judge.options}
         request = _built(options, judge.model, question)
 
@@ -207,6 +208,14 @@ class Asking:
                 return {"error": str(why)}
 
         self._request(row, request, kept)
+
+    def _question_of(self, row: TrafficRow, answer: str) -> str:
+        assert self.judge is not None, "there is one"
+        asked = [message.text for message in row.messages[:-1] if message.role is Role.USER]
+        fields = {"prompt": asked[-1] if asked else "", **row.metadata}
+        if missing := self.judge.asked_for - fields.keys():
+            raise InvalidInput.at("judge", msg=f"asks for {min(missing)}, which the request does not have as metadata")
+        return self.judge.asks(answer, fields)
 
     # ---- log-probabilities
 

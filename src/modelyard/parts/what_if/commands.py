@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -155,20 +156,20 @@ def show_what_if(store: StoreName, question: str, as_json: bool) -> None:
 @what_if.command("cancel")
 @store_option
 @click.argument("question")
-def cancel_what_if(store: StoreName, question: str) -> object:
+def cancel_what_if(store: StoreName, question: str) -> Mapping[str, Any]:
     """End the asking of QUESTION; what came of it stays."""
     with opened(store) as platform:
-        ended = in_own_name(platform).part(AskTraffic).cancel(question)
-    click.echo(ended.status)
-    return {"id": question, "status": ended.status}
+        found = in_own_name(platform).part(AskTraffic).cancel(question)
+    click.echo(found.status)
+    return {"id": found.id, "status": found.status}
 
 
 @what_if.command("delete")
 @store_option
 @click.argument("question")
-def delete_what_if(store: StoreName, question: str) -> object:
+def delete_what_if(store: StoreName, question: str) -> Mapping[str, Any]:
     """Delete QUESTION, which has ended, with its rows."""
     with opened(store) as platform:
         gone = platform.part(AskTraffic).delete(question)
     click.echo(gone.id)
-    return gone
+    return {"id": gone.id, "model": gone.model, "spent": gone.spent}

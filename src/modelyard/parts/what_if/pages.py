@@ -44,7 +44,7 @@ def shown(view: View) -> HtmlPage:
     pairs: list[tuple[str, object]] = [
         ("state", status_chip(found.status or "")),
         ("asked again", bar(answers.done, max(1, record.content["rows"]), f"{answers.done} rows")),
-        ("failed", answers.failed),
+        ("failed", f"{answers.failed}{answers.why and f': {answers.why}'}"),
         ("spent", f"{money(answers.spent)} of {money(record.budget)}"),
         *([("why it ended", found.reason)] if found.reason else []),
         *_compared(answers),

@@ -13,7 +13,7 @@ from modelyard.domain.evaluation.scorers import LlmJudge
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import EMPTY
 from modelyard.domain.usage import EXACT, LedgerEntry, cost
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, located_at
 from modelyard.formats.json import as_json
 from modelyard.parts.routers.service import Routers
 from modelyard.parts.traffic.request import CollectRequest
@@ -23,6 +23,7 @@ from modelyard.parts.traffic.traffic_row import LeftOut, TrafficRow
 from modelyard.parts.what_if.records import ANSWERS, LOGPROBS
 from modelyard.parts.what_if.repricing import Tariff
 from modelyard.platform.catalogue.service import resolve
+from modelyard.platform.chat.request import build_request
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 
@@ -162,6 +163,18 @@ def _usage(runtime: Runtime, row: TrafficRow) -> Usage:
         return Usage(booked.prompt_tokens, booked.completion_tokens, images=booked.images)
     asked = sum(len(message.text) for message in row.messages[:-1])
     return Usage(asked // LETTERS_A_TOKEN + 1, len(row.answer.text) // LETTERS_A_TOKEN + 1)
+
+
+def check_options(options: object, *place: str) -> None:
+    """Raise `InvalidInput` for options that no completion can have, or that this one has by itself."""
+    if not isinstance(options, Mapping):
+        raise InvalidInput.at(*place, msg="must be a mapping, such as {'temperature': 0}")
+    for name in ("model", "messages", "n", "store"):
+        if name in options:
+            raise InvalidInput.at(*place, name, msg="is not an option here; leave it out")
+    with located_at(*place):
+        whole: Any = {**options, "model": "any", "messages": "anything"}
+        build_request(whole, streamed=False)
 
 
 def check_model(model: object) -> str:

@@ -23,7 +23,7 @@ _TEXT = 60
 class AnsweredAgain:
     """The rows that were asked again: how many are `done`, of them `failed`, and how the new answers compare with those
     that were served, row by row: the judge's `score`, or the `logprob` of a token of the served answers, each with its
-    interval. Costs are those of the rows of which both are known."""
+    interval. Costs are those of the rows of which both are known. `why` is what most of the failed ones say."""
 
     done: int
     failed: int
@@ -32,6 +32,7 @@ class AnsweredAgain:
     served_cost: Decimal
     cost: Decimal
     spent: Decimal
+    why: str = ""
 
 
 @attrs.frozen(repr=False)
@@ -107,7 +108,8 @@ def _costs(found: Repriced) -> list[str]:
 
 
 def _answers(found: AnsweredAgain) -> list[str]:
-    lines = [f"asked again: {found.done} rows, {found.failed} failed; it cost {usd(found.spent)} USD"]
+    failed = f"{found.failed} failed" + (f" ({found.why})" if found.why else "")
+    lines = [f"asked again: {found.done} rows, {failed}; it cost {usd(found.spent)} USD"]
     if found.score is not None or found.logprob is None:
         lines.append(f"answers cost {usd(found.cost)} instead of {usd(found.served_cost)} USD")
     named = (("score", found.score), ("log-probability of a token", found.logprob))

@@ -1,5 +1,6 @@
 """`platform.traffic.what_if`: last week's traffic under another model, or other prices."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
@@ -23,7 +24,7 @@ from modelyard.parts.traffic.selection import AnsweredBy
 from modelyard.parts.traffic.traffic_row import SOURCES, Source
 from modelyard.parts.what_if.estimates import Counterfactual, doubly_robust
 from modelyard.parts.what_if.feedback import logged_answers
-from modelyard.parts.what_if.question import AskingEstimate, Question, check_model, estimated, tariff_of
+from modelyard.parts.what_if.question import AskingEstimate, Question, check_model, check_options, estimated, tariff_of
 from modelyard.parts.what_if.records import ANSWERS, ASKS, JOB, LOGPROBS, NOTHING, AskedRow, AskedTraffic
 from modelyard.parts.what_if.repricing import (
     Prices,
@@ -61,6 +62,8 @@ Asks = Literal["answers", "logprobs", "nothing"]
 SLACK = Decimal("1.5")
 """So many times what is estimated may be spent if no budget is named, and the longest request."""
 
+MOST_METRIC = 64
+_TIMES = ("since", "until")
 _AMOUNTS = ("cost", "judge_cost", "longest")
 
 
@@ -118,7 +121,7 @@ class AskTraffic:
         question, model, asks = self._question(asked)
         if asks == NOTHING or model is None:
             return self._computed(question, model, EMPTY)
-        made = self._submit(question, model, asks, budget, None)
+        made = self._submit(question, model, asks, budget, None, asked)
         return self.wait(made.id, timeout, progress=progress)
 
     def estimate(self, **asked: Unpack[WhatIfOptions]) -> AskingEstimate:
@@ -141,7 +144,7 @@ class AskTraffic:
             raise InvalidInput.at("model", msg="is required, and something that it is asked for")
         if require_worker:
             announced.require_worker(self._runtime)
-        return self._submit(question, model, asks, budget, check_idempotency_key(idempotency_key))
+        return self._submit(question, model, asks, budget, check_idempotency_key(idempotency_key), asked)
 
     # ---- what was asked
 
@@ -228,7 +231,7 @@ class AskTraffic:
         if asks not in ASKS:
             raise InvalidInput.at("asks", msg=f"must be one of {', '.join(ASKS)}{nearest(str(asks), ASKS)}")
         now = self._runtime.clock.now()
-        times = {name: _moment(given.get(name), name, now) for name in ("since", "until")}
+        times = {name: _moment(given.get(name), name, now) for name in _TIMES}
         times["until"] = times["until"] or now
         options: CollectOptions = {
             "model": given.get("answered_by"),
@@ -250,7 +253,13 @@ class AskTraffic:
             raise _renamed(wrong) from None
         prices = given.get("prices")
         made = None if prices is None else plain_prices(prices)
-        question = Question(collect, given.get("metric", THUMBS), given.get("options", EMPTY), made)
+        metric, options_ = given.get("metric", THUMBS), given.get("options", EMPTY)
+        if not isinstance(metric, str) or not 0 < len(metric) <= MOST_METRIC:
+            raise InvalidInput.at("metric", msg=f"must be the name of a score, of 1 to {MOST_METRIC} characters")
+        check_options(options_, "options")
+        if collect.judge is not None:
+            check_options(collect.judge.options, "judge", "options")
+        question = Question(collect, metric, options_, made)
         return question, self._pinned(model, asks, question), asks
 
     def _pinned(self, model: object, asks: str, question: Question) -> str | None:
@@ -268,7 +277,13 @@ class AskTraffic:
         return name.pinned
 
     def _submit(
-        self, question: Question, model: str, asks: str, budget: Decimal | int | str | None, key: str | None
+        self,
+        question: Question,
+        model: str,
+        asks: str,
+        budget: Decimal | int | str | None,
+        key: str | None,
+        given: WhatIfOptions,
     ) -> AskedTraffic:
         self._runtime.require_room()
         found = estimated(self._runtime, self._principal, question, model, asks)
@@ -276,7 +291,11 @@ class AskTraffic:
         kept = {**attrs.asdict(found), **{name: f"{getattr(found, name):f}" for name in _AMOUNTS}}
         plain = question.plain()
         content = {**plain, "estimate": kept, "rows": found.rows}
-        same = {"model": model, "asks": asks, "budget": None if budget is None else f"{amount:f}", **plain}
+        said = {
+            name: str(given.get(name)) for name in ("model", *_TIMES)
+        }  # an age, or an alias, means what it did then
+        same = {"asks": asks, "budget": None if budget is None else f"{amount:f}", **plain, **said}
+        same["collect"] = {**plain["collect"], **dict.fromkeys(_TIMES)}
         asked_id, now = self._runtime.ids(), self._runtime.clock.now()
         place = question.collect.entity, question.collect.project
         asked = AskedTraffic(asked_id, *place, model, asks, content, amount, now)
@@ -324,11 +343,12 @@ class AskTraffic:
 
     def _answers(self, asked: AskedTraffic, predicted: dict[str, float]) -> AnsweredAgain:
         """Compare the rows, and note by the ids of their answers how the judge scored the new ones."""
-        scores, odds = [], []
+        scores, odds, errors = [], [], Counter[str]()
         done = failed = 0
         costs, before, spent = Decimal(0), Decimal(0), Decimal(0)
         for row in iter_index_live(self._runtime, AskedRow, "by_what_if", asked.id):
             done, failed, spent = done + row.done, failed + bool(row.error), EXACT.add(spent, row.spent)
+            errors.update(filter(None, (row.error,)))
             if row.score is not None:
                 predicted[row.completion] = row.score
             if row.score is not None and row.served_score is not None:
@@ -338,7 +358,8 @@ class AskTraffic:
             if row.cost is not None and row.served_cost is not None:
                 costs, before = EXACT.add(costs, row.cost), EXACT.add(before, row.served_cost)
         judged = paired(scores) if "score" in asked.content["collect"] and scores else None
-        return AnsweredAgain(done, failed, judged, paired(odds) if odds else None, before, costs, spent)
+        why = next((error for error, _ in errors.most_common(1)), "")
+        return AnsweredAgain(done, failed, judged, paired(odds) if odds else None, before, costs, spent, why)
 
     # ---- what is seen
 

@@ -6,7 +6,7 @@ from itertools import islice
 from modelyard.domain.evaluation.filters import scorer_keys
 from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, bar, empty, money, short_id, status_chip, when
 from modelyard.parts.reports.html import Html, facts, joined, section, table, tag
-from modelyard.parts.reports.line_plot import Panel, Plot, Series
+from modelyard.parts.reports.line_plot import Panel, Plot, Series, figure
 from modelyard.parts.review.estimates import interval_text
 from modelyard.parts.review.service import Reviews
 from modelyard.parts.review.watch_service import WatchedMean
@@ -95,7 +95,7 @@ def _plot(days: Sequence[WatchedMean]) -> Html:
             lines["at least"].append((float(at), one.interval.low))
     series = tuple(Series(name, points) for name, points in lines.items() if points)
     plot = Plot("The mean by day", f"days from {days[0].day}", (Panel("mean", series),))
-    return section("Over time", Html(plot._repr_html_()))
+    return section("Over time", figure(plot))
 
 
 def _stop(view: View, one: Watch) -> Html:
