@@ -204,5 +204,5 @@ def _unknown(kind: Any) -> Never:
     raise TypeError(f"{kind!r} is not a type that JSON has")
 
 
-_LENIENT = _converter(detailed=False), _converter(detailed=True)
+_LENIENT: tuple[Converter, Converter] = _converter(detailed=False), _converter(detailed=True)
 _EXACT = _converter(detailed=False, exact=True), _converter(detailed=True, exact=True)

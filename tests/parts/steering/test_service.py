@@ -222,3 +222,19 @@ def test_nothing_is_kept_of_an_entity_that_is_deleted_meanwhile(
     for cls in (EarlierAnswer, SteeringEntry, Prediction):
         assert platform._runtime.store.read(lambda seen, cls=cls: seen.count(cls, "by_entity", "acme")) == 0
     assert platform.remove_orphans(0).removed == 0
+
+
+def test_rows_that_wait_to_be_asked_again_are_not_lost_by_another_request(
+    platform: Platform, backend: Any, clock: ManualClock
+) -> None:
+    run, steering = submitted(platform, concurrency=2), platform.evaluations.steering
+    finish(platform)
+    steering.requeue(run, range(12))
+    while_it_runs(backend, clock, lambda: steering.pause(run))
+    finish(platform)
+    assert sum(backend.asked.values()) < 24
+    steering.resume(run)
+    finish(platform)
+    whole(platform, run, 12)
+    assert set(backend.asked.values()) == {2}
+    assert len(list(steering.earlier(run))) == 12
