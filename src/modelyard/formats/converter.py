@@ -148,7 +148,7 @@ _write = json_encoder(
 
 def _first(problems: list[Problem]) -> list[Problem]:
     first, more = problems[:MAX_PROBLEMS], len(problems) - MAX_PROBLEMS
-    first = [attrs.evolve(one, msg=one.msg.shown()) if isinstance(one.msg, Unknown) else one for one in first]
+    first = [attrs.evolve(p, msg=p.msg.shown(p.loc[-1])) if isinstance(p.msg, Unknown) else p for p in first]
     if more > 0:
         first[-1] = attrs.evolve(first[-1], msg=f"{first[-1].msg} (and {more} more problems)")
     return first

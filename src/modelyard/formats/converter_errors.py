@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import attrs
-from cattrs.errors import AttributeValidationNote, BaseValidationError, ForbiddenExtraKeysError
+from cattrs.errors import BaseValidationError, ForbiddenExtraKeysError
 
 from modelyard.errors import InvalidInput, Problem, nearest
 
@@ -16,9 +16,9 @@ FAULTS = (InvalidInput, ValueError, BaseValidationError, ForbiddenExtraKeysError
 
 
 class Unknown(str):
-    """What is said of an unknown member. `shown` says which may be meant, too: found late, since it takes long."""
+    """What is said of unknown members. `shown` says which one may be meant: found late, since it takes long."""
 
-    shown: Callable[[], str]
+    shown: Callable[[Any], str]
 
 
 def problems_in(error: BaseException, value: Any, loc: tuple[str | int, ...] = ()) -> Iterator[Problem]:
@@ -38,9 +38,9 @@ def problems_in(error: BaseException, value: Any, loc: tuple[str | int, ...] = (
         called, ignored = getattr(error.cl, "CALLED", None), getattr(error.cl, "IGNORED", None)
         idle = ignored if isinstance(ignored, dict) else ()
         says, alone = ("is not known", "; leave it out") if called is None else (f"is not a parameter of {called}", "")
+        said = Unknown(says + alone)
+        said.shown = partial(_meant, says, alone, error.cl, idle)
         for name in (name for name in value if name in error.extra_fields):
-            said = Unknown(says + alone)
-            said.shown = partial(_meant, says, alone, name, error.cl, idle)
             yield Problem((*loc, name), said, UNKNOWN)
     elif isinstance(error, ValueError):
         yield Problem(loc, str(error))
@@ -52,9 +52,8 @@ def _ordered(group: BaseValidationError, value: Any) -> list[tuple[BaseException
     """Pair the exceptions of an instance with their fields. Unknown members come first, as they may be misspelt ones,
     then missing ones, wrong types in the order in which they were sent, and broken constraints."""
     sent = {name: at for at, name in enumerate(value)}
-    notes = [getattr(inner, "__notes__", ()) for inner in group.exceptions]
-    fields = [next((one.name for one in of if isinstance(one, AttributeValidationNote)), None) for of in notes]
-    found = [*zip(group.exceptions, fields, strict=True)]
+    notes = [[getattr(one, "name", None) for one in getattr(inner, "__notes__", ())] for inner in group.exceptions]
+    found = [(inner, next(filter(None, names), None)) for inner, names in zip(group.exceptions, notes, strict=True)]
 
     def order(one: tuple[BaseException, str | None]) -> tuple[bool, bool, int]:
         unknown = isinstance(one[0], ForbiddenExtraKeysError)
@@ -63,6 +62,6 @@ def _ordered(group: BaseValidationError, value: Any) -> list[tuple[BaseException
     return sorted(found, key=order)
 
 
-def _meant(says: str, alone: str, name: str, cls: Any, idle: Any) -> str:
+def _meant(says: str, alone: str, cls: Any, idle: Any, name: str) -> str:
     known = [field.name for field in attrs.fields(cls)]
     return says + (nearest(name, known) or nearest(name, idle, 0.85) or alone)

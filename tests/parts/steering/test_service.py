@@ -238,3 +238,17 @@ def test_rows_that_wait_to_be_asked_again_are_not_lost_by_another_request(
     whole(platform, run, 12)
     assert set(backend.asked.values()) == {2}
     assert len(list(steering.earlier(run))) == 12
+
+
+def test_what_was_asked_before_counts_before_a_worker_has_done_it(platform: Platform, backend: Any) -> None:
+    run, steering = submitted(platform), platform.evaluations.steering
+    steering.change(run, retries=2, error_budget=3)
+    assert steering.change(run, retries=1).changed == {"retries": [2, 1]}
+    assert steering.change(run, retries=0, error_budget=None).changed == {"retries": [1, 0], "error_budget": [3, None]}
+    steering.add_rows(run, MORE)
+    steering.requeue(run, iter([0, 15]))
+    with pytest.raises(InvalidInput, match="row 16 is not in the run, which has 16 rows"):
+        steering.requeue(run, [16])
+    finish(platform)
+    whole(platform, run, 16)
+    assert set(backend.asked.values()) == {1}
