@@ -63,5 +63,4 @@ def _ordered(group: BaseValidationError, value: Any) -> list[tuple[BaseException
 
 
 def _meant(says: str, alone: str, cls: Any, idle: Any, name: str) -> str:
-    known = [field.name for field in attrs.fields(cls)]
-    return says + (nearest(name, known) or nearest(name, idle, 0.85) or alone)
+    return says + (nearest(name, [one.name for one in attrs.fields(cls)]) or nearest(name, idle, 0.85) or alone)

@@ -30,7 +30,6 @@ from modelyard.platform.evaluations.shards import (
     PROGRESS,
     SHARD_ENDED,
     RemainingRows,
-    RowKey,
     failed_rows,
     last_progress,
     others_of,
@@ -94,7 +93,7 @@ class _Attempt:
         self.scorer_refs = {scorer.name: str(scorer.ref) for scorer in self.scorers}
         self.records = RowRecords(self.runtime.ids, self.namespace, self.run_id, self.model, self.scorer_refs)
         self.totals = RunningTotals(self.scorer_refs)
-        self.rows, self.left, self.waiting = JobRows(self.runtime, claimed.job), RemainingRows(), set[RowKey]()
+        self.rows, self.left, self.waiting = JobRows(self.runtime, claimed.job), (none := RemainingRows()), {*none.open}
         self.items: Iterator[WorkItem] = iter(())
         self.pending_usage: list[CompletionBooking] = []
         self._last_event_at = -math.inf
