@@ -1,7 +1,7 @@
 """Strict structuring: what fits becomes a value, what does not is named at its place, and nothing is coerced."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from each import each_case
 from modelyard.errors import InvalidInput
+from modelyard.formats import converter_errors
 from modelyard.formats.chat.messages import AssistantMessage
 from modelyard.formats.constraints import Length, Matching, Unsupported, Within
 from modelyard.formats.converter import (
@@ -22,9 +23,9 @@ from modelyard.formats.converter import (
     filled_text,
     structure,
     structure_exactly,
-    tag_of,
     unstructure,
 )
+from modelyard.formats.structure_hooks import tag_of
 
 
 class Colour(StrEnum):
@@ -199,6 +200,24 @@ def test_only_the_first_hundred_problems_are_listed_with_the_number_of_the_other
     assert len(reported) == MAX_PROBLEMS
     assert "150 more" in reported[-1].msg
     assert all("more" not in problem.msg for problem in reported[:-1])
+
+
+def test_what_is_meant_by_unknown_members_is_found_for_those_that_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
+        asked.append(name)
+        return ""
+
+    monkeypatch.setattr(converter_errors, "nearest", nearest)
+    shapes = [{"type": "square", "side": 2, f"sdie{number}": 1} for number in range(500)]
+    body = {"name": "x", "shapes": shapes, **{f"nmae{number}": 1 for number in range(70)}}
+    with pytest.raises(InvalidInput) as caught:
+        structure_exactly(Drawing, body)
+    reported = caught.value.problems
+    assert (len(reported), reported[69].loc, reported[70].loc) == (MAX_PROBLEMS, ("nmae69",), ("shapes", 0, "sdie0"))
+    assert reported[-1].msg == "is not known; leave it out (and 470 more problems)"
+    assert len(set(asked)) == MAX_PROBLEMS
 
 
 def test_messages_never_repeat_the_input() -> None:

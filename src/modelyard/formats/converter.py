@@ -25,20 +25,11 @@ from cattrs.fns import identity
 from modelyard.domain.canonical import json_encoder
 from modelyard.domain.record import MAX_DEPTH
 from modelyard.errors import InvalidInput, Problem
-from modelyard.formats.converter_errors import FAULTS, UNKNOWN, problems_in
+from modelyard.formats.converter_errors import FAULTS, UNKNOWN, Unknown, problems_in
 from modelyard.formats.json import check_size, has_suspicious_number, loads
-from modelyard.formats.structure_hooks import add_structure_hooks, either, is_any, is_of, tag_of
+from modelyard.formats.structure_hooks import add_structure_hooks, either, is_any, is_of
 
-__all__ = [
-    "MAX_PROBLEMS",
-    "UNKNOWN",
-    "either",
-    "filled_text",
-    "structure",
-    "structure_exactly",
-    "tag_of",
-    "unstructure",
-]
+__all__ = ["MAX_PROBLEMS", "UNKNOWN", "either", "filled_text", "structure", "structure_exactly", "unstructure"]
 
 T = TypeVar("T")
 
@@ -149,19 +140,18 @@ def _fields_of(cls: type) -> _Writer:
 
 _FACTORY: Any = attrs.Factory
 _WRITERS = _Writers({int: _integer, bool: lambda value, _: "true" if value else "false", tuple: _array})
-_write = json_encoder(lambda value: _filled(value), (",", ":"))
-
-
-def _filled(value: Any) -> Any:
-    return json.loads(filled_text(value)) if attrs.has(type(value)) else _LENIENT[0].unstructure(value)
+_write = json_encoder(
+    lambda value: json.loads(filled_text(value)) if attrs.has(type(value)) else _LENIENT[0].unstructure(value),
+    (",", ":"),
+)
 
 
 def _first(problems: list[Problem]) -> list[Problem]:
-    more = len(problems) - MAX_PROBLEMS
-    if more <= 0:
-        return problems
-    last = problems[MAX_PROBLEMS - 1]
-    return [*problems[: MAX_PROBLEMS - 1], attrs.evolve(last, msg=f"{last.msg} (and {more} more problems)")]
+    first, more = problems[:MAX_PROBLEMS], len(problems) - MAX_PROBLEMS
+    first = [attrs.evolve(p, msg=p.msg.shown(p.loc[-1])) if isinstance(p.msg, Unknown) else p for p in first]
+    if more > 0:
+        first[-1] = attrs.evolve(first[-1], msg=f"{first[-1].msg} (and {more} more problems)")
+    return first
 
 
 # ---- the way back ------------------------------------------------------------------------------------------------
@@ -214,5 +204,5 @@ def _unknown(kind: Any) -> Never:
     raise TypeError(f"{kind!r} is not a type that JSON has")
 
 
-_LENIENT = _converter(detailed=False), _converter(detailed=True)
+_LENIENT: tuple[Converter, Converter] = _converter(detailed=False), _converter(detailed=True)
 _EXACT = _converter(detailed=False, exact=True), _converter(detailed=True, exact=True)

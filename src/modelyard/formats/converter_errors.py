@@ -1,10 +1,11 @@
 """Exceptions of cattrs, as located problems."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import attrs
-from cattrs.errors import AttributeValidationNote, BaseValidationError, ForbiddenExtraKeysError
+from cattrs.errors import BaseValidationError, ForbiddenExtraKeysError
 
 from modelyard.errors import InvalidInput, Problem, nearest
 
@@ -12,6 +13,12 @@ UNKNOWN = "extra_forbidden"
 """The type of the problem that a member is not known."""
 
 FAULTS = (InvalidInput, ValueError, BaseValidationError, ForbiddenExtraKeysError)
+
+
+class Unknown(str):
+    """What is said of unknown members. `shown` says which one may be meant: found late, since it takes long."""
+
+    shown: Callable[[Any], str]
 
 
 def problems_in(error: BaseException, value: Any, loc: tuple[str | int, ...] = ()) -> Iterator[Problem]:
@@ -30,10 +37,11 @@ def problems_in(error: BaseException, value: Any, loc: tuple[str | int, ...] = (
     elif isinstance(error, ForbiddenExtraKeysError):
         called, ignored = getattr(error.cl, "CALLED", None), getattr(error.cl, "IGNORED", None)
         idle = ignored if isinstance(ignored, dict) else ()
-        known = [field.name for field in attrs.fields(error.cl)]
         says, alone = ("is not known", "; leave it out") if called is None else (f"is not a parameter of {called}", "")
+        said = Unknown(says + alone)
+        said.shown = partial(_meant, says, alone, error.cl, idle)
         for name in (name for name in value if name in error.extra_fields):
-            yield Problem((*loc, name), says + (nearest(name, known) or nearest(name, idle, 0.85) or alone), UNKNOWN)
+            yield Problem((*loc, name), said, UNKNOWN)
     elif isinstance(error, ValueError):
         yield Problem(loc, str(error))
     else:
@@ -44,7 +52,8 @@ def _ordered(group: BaseValidationError, value: Any) -> list[tuple[BaseException
     """Pair the exceptions of an instance with their fields. Unknown members come first, as they may be misspelt ones,
     then missing ones, wrong types in the order in which they were sent, and broken constraints."""
     sent = {name: at for at, name in enumerate(value)}
-    found = [(inner, _field_of(inner)) for inner in group.exceptions]
+    notes = [[getattr(one, "name", None) for one in getattr(inner, "__notes__", ())] for inner in group.exceptions]
+    found = [(inner, next(filter(None, names), None)) for inner, names in zip(group.exceptions, notes, strict=True)]
 
     def order(one: tuple[BaseException, str | None]) -> tuple[bool, bool, int]:
         unknown = isinstance(one[0], ForbiddenExtraKeysError)
@@ -53,6 +62,5 @@ def _ordered(group: BaseValidationError, value: Any) -> list[tuple[BaseException
     return sorted(found, key=order)
 
 
-def _field_of(error: BaseException) -> str | None:
-    notes = (note for note in getattr(error, "__notes__", ()) if isinstance(note, AttributeValidationNote))
-    return next((note.name for note in notes), None)
+def _meant(says: str, alone: str, cls: Any, idle: Any, name: str) -> str:
+    return says + (nearest(name, [one.name for one in attrs.fields(cls)]) or nearest(name, idle, 0.85) or alone)

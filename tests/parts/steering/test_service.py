@@ -222,3 +222,33 @@ def test_nothing_is_kept_of_an_entity_that_is_deleted_meanwhile(
     for cls in (EarlierAnswer, SteeringEntry, Prediction):
         assert platform._runtime.store.read(lambda seen, cls=cls: seen.count(cls, "by_entity", "acme")) == 0
     assert platform.remove_orphans(0).removed == 0
+
+
+def test_rows_that_wait_to_be_asked_again_are_not_lost_by_another_request(
+    platform: Platform, backend: Any, clock: ManualClock
+) -> None:
+    run, steering = submitted(platform, concurrency=2), platform.evaluations.steering
+    finish(platform)
+    steering.requeue(run, range(12))
+    while_it_runs(backend, clock, lambda: steering.pause(run))
+    finish(platform)
+    assert sum(backend.asked.values()) < 24
+    steering.resume(run)
+    finish(platform)
+    whole(platform, run, 12)
+    assert set(backend.asked.values()) == {2}
+    assert len(list(steering.earlier(run))) == 12
+
+
+def test_what_was_asked_before_counts_before_a_worker_has_done_it(platform: Platform, backend: Any) -> None:
+    run, steering = submitted(platform), platform.evaluations.steering
+    steering.change(run, retries=2, error_budget=3)
+    assert steering.change(run, retries=1).changed == {"retries": [2, 1]}
+    assert steering.change(run, retries=0, error_budget=None).changed == {"retries": [1, 0], "error_budget": [3, None]}
+    steering.add_rows(run, MORE)
+    steering.requeue(run, iter([0, 15]))
+    with pytest.raises(InvalidInput, match="row 16 is not in the run, which has 16 rows"):
+        steering.requeue(run, [16])
+    finish(platform)
+    whole(platform, run, 16)
+    assert set(backend.asked.values()) == {1}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import attrs
@@ -94,6 +95,9 @@ class Steering:
             if tx.get(EvaluationRun, run_id).state not in (RunState.RUNNING, RunState.FAILED):
                 raise Conflict(f"evaluation run {run_id} has ended, and has no limits any more")
             before = {**jobs[0].spec["limits"], "error_budget": jobs[0].spec["error_budget"]}
+            for one in sorted(iter_index(tx, SteeringEntry, "waiting", run_id, True), key=lambda one: one.id):
+                if one.action is SteeringAction.LIMITS:
+                    before |= {name: to for name, (_, to) in one.changed.items()}
             changed = {name: [before[name], to] for name, to in limits.items()}
             for job in jobs:
                 if job.status is JobStatus.FAILED:
@@ -112,7 +116,7 @@ class Steering:
         chosen: Mapping[str, Any] = {"failed": True} if rows is None else {"indices": _indices(rows)}
 
         def step(tx: Tx, entry: SteeringEntry, jobs: Sequence[Job], file: str | None) -> SteeringEntry:
-            total = _rows_of(jobs)
+            total = _rows_of(tx, run_id, jobs)
             beyond = next((one for one in chosen.get("indices", ()) if one >= total), None)
             if beyond is not None:
                 raise InvalidInput.at("rows", msg=f"row {beyond} is not in the run, which has {total} rows from 0 on")
@@ -141,8 +145,7 @@ class Steering:
                 raise InvalidInput.at("rows", msg="there are none")
             if len(jobs) > 1:
                 raise Conflict(f"evaluation run {run_id} is split in shards; evaluate these rows in a run of their own")
-            waits = iter_index(tx, SteeringEntry, "waiting", run_id, True)
-            before = max([_rows_of(jobs), *(one.changed["rows"][1] for one in waits if one.added)])
+            before = _rows_of(tx, run_id, jobs)
             added = attrs.evolve(entry, changed={"rows": [before, before + count]}, added=name)
             return self._asked_of(added, self._going(tx, entry, jobs, file))
 
@@ -243,8 +246,11 @@ class Steering:
         return jobs
 
 
-def _rows_of(jobs: Sequence[Job]) -> int:
-    return int(sum(job.spec["total"] for job in jobs) // jobs[0].spec.get("trials", 1))
+def _rows_of(tx: Tx, run_id: str, jobs: Sequence[Job]) -> int:
+    """Return how many rows a run has, with those that are to be added."""
+    rows = sum(job.spec["total"] for job in jobs) // jobs[0].spec.get("trials", 1)
+    waits = iter_index(tx, SteeringEntry, "waiting", run_id, True)
+    return max([rows, *(one.changed["rows"][1] for one in waits if one.added)])
 
 
 def _with(spec: Mapping[str, Any], limits: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -264,7 +270,8 @@ def _check_limits(limits: Mapping[str, Any]) -> None:
 
 def _indices(rows: Iterable[int]) -> list[int]:
     given: Any = rows
-    found = [*given] if isinstance(given, list | tuple | set | frozenset | range) else [given]
+    several = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
+    found = [*islice(given, MOST_INDICES + 1)] if several else [given]
     wrong = next((at for at, one in enumerate(found) if type(one) is not int or one < 0), None)
     if wrong is not None:
         raise InvalidInput([Problem(("rows", wrong), "must be the index of a row, from 0 on")])

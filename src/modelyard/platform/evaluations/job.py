@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import Any
 
 import attrs
@@ -93,7 +93,7 @@ class _Attempt:
         self.scorer_refs = {scorer.name: str(scorer.ref) for scorer in self.scorers}
         self.records = RowRecords(self.runtime.ids, self.namespace, self.run_id, self.model, self.scorer_refs)
         self.totals = RunningTotals(self.scorer_refs)
-        self.rows, self.left = JobRows(self.runtime, claimed.job), RemainingRows()
+        self.rows, self.left, self.waiting = JobRows(self.runtime, claimed.job), (none := RemainingRows()), {*none.open}
         self.items: Iterator[WorkItem] = iter(())
         self.pending_usage: list[CompletionBooking] = []
         self._last_event_at = -math.inf
@@ -123,6 +123,7 @@ class _Attempt:
             self.claimed.record(STARTED, {"total": self.spec["total"], **self.shard}, total=self.spec["total"])
         if self._resumed:
             self.left = self.runtime.store.read(self._remaining)
+            self.waiting |= self.left.open
         self.items = self._items()
         if UNSURE in self.claimed.job.result:
             self._set_unsure(None)
@@ -155,13 +156,12 @@ class _Attempt:
             log.exception("the usage of rows that are not stored could not be recorded")
 
     def _items(self) -> Iterator[WorkItem]:
-        """Yield the rows that are not stored yet, in order. The first ones may have been begun before."""
-        left = self.rows.items(self.left)
-        drained = self.claimed.job.attempts == 1 and self.spec.get("drained")
-        if self._resumed and not drained:
-            for item in islice(left, self.claimed.job.result.get(UNSURE, self.limits.uncommitted)):
-                yield attrs.evolve(item, unsure=item.copied is None)
-        yield from left
+        """Yield the rows that are not stored yet, in order, out of `waiting`. The first may have been begun before."""
+        drained = not self._resumed or (self.claimed.job.attempts == 1 and self.spec.get("drained"))
+        unsure = 0 if drained else self.claimed.job.result.get(UNSURE, self.limits.uncommitted)
+        for at, item in enumerate(self.rows.items(self.left)):
+            self.waiting.discard((item.index, item.trial))
+            yield attrs.evolve(item, unsure=item.copied is None) if at < unsure else item
 
     # ---- leave
 
@@ -240,12 +240,13 @@ class _Attempt:
         """Return the event that reports progress: with the last row, and now and then before. It names the rows in
         flight, too, so that a resumed run need not read what it has done (see `resume`)."""
         done, total, moment = self.totals.rows, self.spec["total"], self.runtime.clock.monotonic()
-        if done < total and moment - self._last_event_at < BETWEEN_EVENTS:
+        if done < total and moment - self._last_event_at < BETWEEN_EVENTS * (1 + len(self.waiting) / 100):
             return []
         self._last_event_at = moment
         if self.shard and self.spec["error_budget"] is not None:
             self.failed_elsewhere = self.runtime.store.read(self._failed_elsewhere)
-        data = {**self.totals.data, **self.shard, "total": total, "begun": scheduler.begun, "open": scheduler.under_way}
+        rows = {"begun": scheduler.begun, "open": [*scheduler.under_way, *sorted(self.waiting)]}
+        data = {**self.totals.data, **self.shard, "total": total, **rows}
         return [NewEvent(self.runtime.ids(), PROGRESS, data, done)]
 
     # ---- end

@@ -13,7 +13,7 @@ from modelyard.formats.chat.request import GenerationBody, StreamOptions, contra
 from modelyard.formats.chat.response import AnsweredUsage, Logprobs
 from modelyard.formats.chat.stream import DONE, event
 from modelyard.formats.constraints import Length, Only, Unsupported, Within
-from modelyard.formats.converter import UNKNOWN, structure, structure_exactly
+from modelyard.formats.converter import MAX_PROBLEMS, UNKNOWN, structure, structure_exactly
 from modelyard.formats.json import dumps
 from modelyard.parts.completions.formats.request import MOST_TOP, ParsedPrompts, Prompt, read_prompts
 from modelyard.parts.completions.formats.response import PromptLogprob, prompt_logprobs_list, usage_object
@@ -146,11 +146,8 @@ def read_generate(body: object, *loc: str | int) -> ParsedGeneration:
 def _sampling_fields(parsed: GenerateBody) -> dict[str, Any]:
     given = {name: value for name, value in parsed.sampling_params.items() if name not in SAMPLING_WITHOUT_EFFECT}
     known = _OWN | _GENERATION
-    problems = [
-        Problem((name,), f"is not a sampling parameter{nearest(name, known)}", UNKNOWN)
-        for name in given
-        if name not in known
-    ]
+    unknown = [name for name in given if name not in known][:MAX_PROBLEMS]
+    problems = [Problem((name,), f"is not a sampling parameter{nearest(name, known)}", UNKNOWN) for name in unknown]
     if problems:
         raise InvalidInput(problems)
     if given.get("stop") == []:

@@ -29,7 +29,7 @@ from modelyard.formats.chat.hints import (
 from modelyard.formats.chat.request import check_metadata, extras_of
 from modelyard.formats.chat.tools import JsonObject, JsonObjectFormat, TextFormat
 from modelyard.formats.constraints import Length, Matching, Only, Unsupported, Within, hint
-from modelyard.formats.converter import either, structure_exactly
+from modelyard.formats.converter import MAX_PROBLEMS, either, structure_exactly
 from modelyard.parts.responses.formats.items import ItemReference, ResponseItem, read_items
 
 _SHORT = Length(0, 1024)
@@ -131,7 +131,7 @@ INCLUDED: Mapping[str, str] = {
 
 
 def _check_included(instance: object, attribute: Any, value: tuple[str, ...] | None) -> None:
-    unknown = [(at, name) for at, name in enumerate(value or ()) if name not in INCLUDED]
+    unknown = [(at, name) for at, name in enumerate(value or ()) if name not in INCLUDED][:MAX_PROBLEMS]
     if unknown:
         known = either([repr(name) for name in INCLUDED])
         raise InvalidInput(
