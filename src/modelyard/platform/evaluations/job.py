@@ -93,7 +93,8 @@ class _Attempt:
         self.scorer_refs = {scorer.name: str(scorer.ref) for scorer in self.scorers}
         self.records = RowRecords(self.runtime.ids, self.namespace, self.run_id, self.model, self.scorer_refs)
         self.totals = RunningTotals(self.scorer_refs)
-        self.rows, self.left, self.waiting = JobRows(self.runtime, claimed.job), (none := RemainingRows()), {*none.open}
+        self.rows, self.left = JobRows(self.runtime, claimed.job), RemainingRows()
+        self.waiting: set[tuple[int, int]] = set()  # of the rows that an earlier job left open
         self.items: Iterator[WorkItem] = iter(())
         self.pending_usage: list[CompletionBooking] = []
         self._last_event_at = -math.inf
