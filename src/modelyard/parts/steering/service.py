@@ -248,7 +248,7 @@ class Steering:
 
 def _rows_of(tx: Tx, run_id: str, jobs: Sequence[Job]) -> int:
     """Return how many rows a run has, with those that are to be added."""
-    rows = sum(job.spec["total"] for job in jobs) // jobs[0].spec.get("trials", 1)
+    rows: int = sum(job.spec["total"] for job in jobs) // jobs[0].spec.get("trials", 1)
     waits = iter_index(tx, SteeringEntry, "waiting", run_id, True)
     return max([rows, *(one.changed["rows"][1] for one in waits if one.added)])
 
