@@ -248,9 +248,10 @@ class Steering:
 
 def _rows_of(tx: Tx, run_id: str, jobs: Sequence[Job]) -> int:
     """Return how many rows a run has, with those that are to be added."""
-    rows: int = sum(job.spec["total"] for job in jobs) // jobs[0].spec.get("trials", 1)
+    rows = sum(job.spec["total"] for job in jobs) // jobs[0].spec.get("trials", 1)
     waits = iter_index(tx, SteeringEntry, "waiting", run_id, True)
-    return max([rows, *(one.changed["rows"][1] for one in waits if one.added)])
+    found: int = max([rows, *(one.changed["rows"][1] for one in waits if one.added)])
+    return found
 
 
 def _with(spec: Mapping[str, Any], limits: Mapping[str, Any]) -> Mapping[str, Any]:
