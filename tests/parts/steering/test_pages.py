@@ -25,7 +25,8 @@ def sent(dashboard: Dashboard, method: str, path: str, cookie: str, **form: str)
 
 
 def test_a_run_is_paused_limited_and_resumed_by_buttons(platform: Platform) -> None:
-    run, dashboard = submitted(platform), Dashboard(platform)
+    wrong = [{"prompt": "say", "expected": "say"}, {}]
+    run, dashboard = submitted(platform, wrong), Dashboard(platform)
     login = sent(dashboard, "POST", "login", "", key=platform.keys.create("acme").secret)
     cookie = next(value for name, value in login.headers if name == "set-cookie").split(";")[0].split("=", 1)[1]
 
@@ -49,4 +50,4 @@ def test_a_run_is_paused_limited_and_resumed_by_buttons(platform: Platform) -> N
     finish(platform)
     assert sent(dashboard, "POST", f"runs/{run}/steering", cookie, token=token[1], action="requeue").status == 303
     finish(platform)
-    whole(platform, run, 12)
+    whole(platform, run, 2)

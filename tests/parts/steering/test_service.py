@@ -252,3 +252,12 @@ def test_what_was_asked_before_counts_before_a_worker_has_done_it(platform: Plat
     finish(platform)
     whole(platform, run, 16)
     assert set(backend.asked.values()) == {1}
+
+
+def test_a_run_without_failed_rows_does_not_go_on_for_none(platform: Platform, backend: Any) -> None:
+    run, steering = submitted(platform), platform.evaluations.steering
+    finish(platform)
+    with pytest.raises(Conflict, match=r"no row of evaluation run .* has failed; name the rows"):
+        steering.requeue(run)
+    assert platform.evaluations.runs.get(run).summary is not None
+    assert not steering.audit(run)

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.promotion import NotWorse
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, located_at
 from modelyard.parts.rollouts.records import LIMITS, MAX_METRIC
 from modelyard.parts.times import age_of
 
@@ -101,7 +101,8 @@ def checked_shadow(given: object) -> Mapping[str, Any]:
         raise InvalidInput.at("shadow", msg=msg)
     lasts = given.get("lasts")
     shadow = {**SHADOW, **({} if lasts is None else {"answers": 1}), **given}
-    check_whole(shadow["answers"], "answers", 1, MOST_ANSWERS)
+    with located_at("shadow"):
+        check_whole(shadow["answers"], "answers", 1, MOST_ANSWERS)
     if not _is_number(shadow["share"]) or not 0 < shadow["share"] <= 1:
         raise InvalidInput.at("shadow", "share", msg="must be more than 0 and at most 1")
     try:

@@ -89,7 +89,11 @@ def steer_run(call: RouteCall) -> SteeringEntry:
     for name, action in _GOES_WITH.items():
         if getattr(body, name) is not None and body.action is not action:
             raise InvalidInput.at("body", name, msg=f"goes with the action {action.value}")
-    with problems_at("body"):
+    if body.action is SteeringAction.LIMITS and body.limits:
+        with problems_at("body", "limits"):
+            return of.change_limits(run, body.limits)
+    moved = {"rows": "indices"} if body.action is SteeringAction.REQUEUE else {}
+    with problems_at("body", **moved):
         if body.action is SteeringAction.PAUSE:
             return of.pause(run)
         if body.action is SteeringAction.RESUME:
@@ -98,7 +102,7 @@ def steer_run(call: RouteCall) -> SteeringEntry:
             return of.requeue(run, body.indices)
         if body.action is SteeringAction.ROWS:
             return of.add_rows(run, () if body.rows is None else body.rows)
-        return of.change_limits(run, body.limits or {})
+        return of.change_limits(run, {})
 
 
 def show_steering(call: RouteCall) -> Response:

@@ -111,11 +111,17 @@ class Steering:
         """Ask rows of a run again, by their indices, in all trials; or those that have failed.
 
         They are booked again, and the earlier answers stay in `earlier`. A run that has completed or failed goes on
-        with them, and has no summary until it has ended again. Raises `NotFound`, `InvalidInput`, `Conflict`.
+        with them, and has no summary until it has ended again. Raises `NotFound`, `InvalidInput`, and `Conflict`, also
+        where a completed run has no failed row.
         """
         chosen: Mapping[str, Any] = {"failed": True} if rows is None else {"indices": _indices(rows)}
 
         def step(tx: Tx, entry: SteeringEntry, jobs: Sequence[Job], file: str | None) -> SteeringEntry:
+            summary = tx.get(EvaluationRun, run_id).summary
+            if rows is None and summary and all(of["scored"] == of["trials"] for of in summary["scorers"].values()):
+                raise Conflict(
+                    f"no row of evaluation run {run_id} has failed; name the rows that are to be asked again"
+                )
             total = _rows_of(tx, run_id, jobs)
             beyond = next((one for one in chosen.get("indices", ()) if one >= total), None)
             if beyond is not None:

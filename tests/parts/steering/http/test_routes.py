@@ -63,7 +63,9 @@ def test_what_is_wrong_is_said(client: Client) -> None:
         ({"action": "pause", "rows": MORE}, "goes with the action rows"),
         ({"action": "limits"}, "name what is to change"),
         ({"action": "limits", "limits": {"shards": 2}}, "is no limit"),
+        ({"action": "limits", "limits": {"concurrency": 0}}, '["body","limits","concurrency"]'),
         ({"action": "requeue", "indices": [99]}, "row 99 is not in the run"),
+        ({"action": "requeue", "indices": [99]}, '["body","indices"]'),
         ({"action": "rows"}, "there are none"),
     ):
         answer = client.send("POST", path, body)
