@@ -230,6 +230,8 @@ def test_rows_that_wait_to_be_asked_again_are_not_lost_by_another_request(
     run, steering = submitted(platform, concurrency=2), platform.evaluations.steering
     finish(platform)
     steering.requeue(run, range(12))
+    status = platform.evaluations.runs.status(run)
+    assert (status.run.state, status.completed_rows, status.total_rows) == ("running", 12, 12)
     while_it_runs(backend, clock, lambda: steering.pause(run))
     finish(platform)
     assert sum(backend.asked.values()) < 24

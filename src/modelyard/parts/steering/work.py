@@ -298,7 +298,12 @@ def reopen(
     again. `file` has the rows of one that has completed: its own went with it."""
     tx.replace(attrs.evolve(run, state=RunState.RUNNING, finished_at=None, summary=None, reason=None))
     gone = run.state is RunState.COMPLETED
-    return [enqueue(tx, _again(runtime, job, now, gone, file), runtime.settings.max_queued_jobs) for job in jobs]
+    queued = [enqueue(tx, _again(runtime, job, now, gone, file), runtime.settings.max_queued_jobs) for job in jobs]
+    for job in queued:  # which stands where the last one of its lane ended
+        if data := last_progress(tx, job.lane):
+            seed = NewEvent(runtime.ids(), PROGRESS, data, data["done"])
+            record(tx, tx.get(JobProgress, job.id), [seed], now, job.spec["total"], held=False)
+    return queued
 
 
 def _again(runtime: Runtime, job: Job, now: datetime, gone: bool, file: str | None) -> Job:
