@@ -43,6 +43,10 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         "asks a short question first if the object store has not answered for a while",
     ),
     "parts/episodes/environments/processes.py": ({"wait.wait"}, "asks a server from a process without a platform"),
+    "parts/rollouts/mirror.py": (
+        {"import time.monotonic", "import time.sleep"},
+        "lets callers of its process, which wait in real time, go first",
+    ),
     "parts/objects/direct.py": ({"datetime.now"}, "compares the times that the object store gives to parts"),
     "parts/upstream/connections.py": (
         {"import time", "asyncio.timeout", "asyncio.wait"},

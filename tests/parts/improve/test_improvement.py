@@ -13,7 +13,7 @@ from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.errors import Conflict, InvalidInput, JobFailed, ModelNotFound, NotFound
 from modelyard.parts.improve.improvement import ImprovementHandle
-from modelyard.parts.improve.roads import sft
+from modelyard.parts.improve.roads import Roads
 from prompt_tasks import BEGIN, MANY, MODELS, contains, script
 
 PRICES = Pricing(prompt=Decimal("0.0001"), completion=Decimal("0.001"))
@@ -171,8 +171,8 @@ def test_what_is_drawn_anew_is_no_other_request(platform: Platform) -> None:
         ({"seed": "x"}, InvalidInput, "seed: must be a whole number"),
         ({"tasks": []}, InvalidInput, "tasks: has no rows"),
         ({"tasks": [1, 2]}, InvalidInput, "tasks.0: must be a mapping"),
-        ({"roads": [sft([])]}, InvalidInput, "roads.0.data: has no rows"),
-        ({"roads": [sft([1])]}, InvalidInput, "roads.0.data.0: must be a mapping"),  # type: ignore[list-item]
+        ({"roads": [Roads.sft([])]}, InvalidInput, "roads.0.data: has no rows"),
+        ({"roads": [Roads.sft([1])]}, InvalidInput, "roads.0.data.0: must be a mapping"),  # type: ignore[list-item]
         ({"unseen": 1.0}, InvalidInput, "unseen"),
         ({"unseen": 0.01}, InvalidInput, "unseen"),
         ({"target": "desk/nothing"}, NotFound, "nothing"),

@@ -1,5 +1,7 @@
 """The plot: one well-formed SVG, whatever is drawn."""
 
+import itertools
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -7,7 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.parts.reports.line_plot import BOTTOM, COLOURS, PANEL, TOP, WIDTH, Panel, Plot, Scale, Series, thinned
+from modelyard.parts.reports.line_plot import (
+    BOTTOM,
+    COLOURS,
+    DIGIT_WIDTH,
+    NARROW,
+    PANEL,
+    TOP,
+    WIDTH,
+    Panel,
+    Plot,
+    Scale,
+    Series,
+    thinned,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -84,8 +99,13 @@ def test_ticks_are_few_and_within(low: float, width: float, most: int) -> None:
 
 
 def test_an_axis_of_small_amounts_has_ticks() -> None:
-    drawn = Plot("Money", "USD", (Panel("score", (Series("one", [(0.0, 0.0), (0.0038, 1.0)]),)),)).svg
-    assert ">0.003<" in drawn
+    panels = (Panel("score", (Series("one", [(0.0, 0.0), (0.0038, 1.0)]),)),)
+    for size in ((WIDTH, PANEL), NARROW):
+        drawn = Plot("Money", "USD", panels, size=size).svg
+        labels = re.findall(r'<text x="([\d.]+)" y="\d+" text-anchor="middle" opacity=".7">([\d.]+)</text>', drawn)
+        assert "0.003" in dict(labels).values()
+        places = [float(x) for x, _ in labels]
+        assert all(b - a > DIGIT_WIDTH * 6 for a, b in itertools.pairwise(places)), places
 
 
 def test_ticks_are_round() -> None:

@@ -14,9 +14,8 @@ from modelyard.cli.lazy_group import Group
 from modelyard.cli.names import values_option
 from modelyard.cli.terminal import PlaceType, StoreName, json_option, not_empty, opened, show, store_option
 from modelyard.errors import JobFailed
-from modelyard.parts.improve import roads
 from modelyard.parts.improve.improvement import ImprovementResult
-from modelyard.parts.improve.roads import DISTIL_ROAD, PROMPT_ROAD, RL_ROAD, SFT_ROAD
+from modelyard.parts.improve.roads import DISTIL_ROAD, PROMPT_ROAD, RL_ROAD, SFT_ROAD, Road, Roads
 from modelyard.report.terminal import log_to_terminal
 
 
@@ -72,15 +71,15 @@ def train_prompt(
 
 # ---- improvements
 
-ROADS: Mapping[str, Callable[..., roads.Road]] = {
-    PROMPT_ROAD: roads.prompt,
-    SFT_ROAD: roads.sft,
-    RL_ROAD: roads.rl,
-    DISTIL_ROAD: roads.distil,
+ROADS: Mapping[str, Callable[..., Road]] = {
+    PROMPT_ROAD: Roads.prompt,
+    SFT_ROAD: Roads.sft,
+    RL_ROAD: Roads.rl,
+    DISTIL_ROAD: Roads.distil,
 }
 
 
-def _read_roads(given: tuple[str, ...]) -> list[roads.Road]:
+def _read_roads(given: tuple[str, ...]) -> list[Road]:
     found = []
     for text in given:
         try:

@@ -1,10 +1,10 @@
 """`platform.improve`: several roads to better answers at equal budget, compared on rows that none of them has seen."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_DOWN, Decimal
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 
@@ -24,7 +24,7 @@ from modelyard.parts.distillation.taught import Teacher
 from modelyard.parts.improve.config import AMOUNT_RULE, MOST_MONEY, PromptConfig, amount, as_text
 from modelyard.parts.improve.journey import RUNS, WENT
 from modelyard.parts.improve.part import IMPROVE, ROADS
-from modelyard.parts.improve.roads import DISTIL_ROAD, PROMPT_ROAD, SFT_ROAD, Road, distil, prompt, rl, sft
+from modelyard.parts.improve.roads import DISTIL_ROAD, PROMPT_ROAD, SFT_ROAD, Road, Roads
 from modelyard.parts.loops.request import Reward, Tasks, kept_reward, resolve, stored_tasks, tasks_given
 from modelyard.parts.reports.frames import load_pandas
 from modelyard.parts.reports.line_plot import Panel, Plot, Series
@@ -229,17 +229,12 @@ class ImprovementHandle:
         return job
 
 
-class Improve:
+class Improve(Roads):
     """Starts improvements, and finds them again: `platform.improve`, called as a method is.
 
     roads = [platform.improve.prompt(reflection="big-model"), platform.improve.sft(epochs=2)]
     print(platform.improve("desk/support", tasks, "token_f1", roads=roads, budget="5.00").result())
     """
-
-    prompt: ClassVar[Callable[..., Road]] = staticmethod(prompt)
-    sft: ClassVar[Callable[..., Road]] = staticmethod(sft)
-    rl: ClassVar[Callable[..., Road]] = staticmethod(rl)
-    distil: ClassVar[Callable[..., Road]] = staticmethod(distil)
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime, self._principal = runtime, principal

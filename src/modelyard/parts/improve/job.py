@@ -26,6 +26,7 @@ from modelyard.platform.evaluations.scorers import build_scorer
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, record_events, requester_principal, require_claim
 from modelyard.platform.jobs.queue import announce, cancel, fail, succeed
 from modelyard.platform.paging import get_or_none
+from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.billing import OVER_BUDGET
 from modelyard.protocols import Snapshot, Tx
 
@@ -53,7 +54,9 @@ class PromptRun:
     """One attempt at a prompt job."""
 
     def __init__(self, claimed: ClaimedJob) -> None:
-        self.claimed, self.runtime, self.spec = claimed, claimed.runtime, claimed.job.spec
+        self.claimed: ClaimedJob = claimed
+        self.runtime: Runtime = claimed.runtime
+        self.spec: Mapping[str, Any] = claimed.job.spec
         self.config: PromptConfig = PromptConfig(**self.spec["config"])
         limit = None if self.config.budget is None else Decimal(self.config.budget)
         self.calls: KeptCalls = KeptCalls(claimed, limit)

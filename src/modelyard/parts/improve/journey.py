@@ -13,6 +13,7 @@ import attrs
 
 from modelyard.domain.completion import CompletionRequest
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
+from modelyard.domain.identity import Principal
 from modelyard.domain.job import START, Job, JobStatus
 from modelyard.domain.models import Model
 from modelyard.domain.usage import Budget
@@ -32,6 +33,7 @@ from modelyard.platform.evaluations.scorers import NamedScorer
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, latest_job, requester_principal, require_claim
 from modelyard.platform.jobs.queue import announce, cancel, enqueue, succeed
 from modelyard.platform.paging import get_or_none
+from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.billing import is_over_budget
 from modelyard.platform.training.data import own
 from modelyard.platform.training.methods import resolved
@@ -39,6 +41,7 @@ from modelyard.platform.training.service import Training
 from modelyard.platform.training.submission import CHILD, add_job, new_job
 from modelyard.protocols import Snapshot, Tx
 
+Rows = list[Mapping[str, Any]]
 WENT, RUNS, AT = "went", "runs", "at"
 """The members of the result: what became of each road, the runs on unseen rows by their names, and how far it is."""
 
@@ -52,15 +55,20 @@ class Journey:
     """One attempt at an improvement. Its state is read from its job, in the transaction that continues it."""
 
     def __init__(self, claimed: ClaimedJob) -> None:
-        self.claimed, self.runtime, self.spec = claimed, claimed.runtime, claimed.job.spec
+        self.claimed: ClaimedJob = claimed
+        self.runtime: Runtime = claimed.runtime
+        self.spec: Mapping[str, Any] = claimed.job.spec
         self.record: LoopRecord = LoopRecord(claimed)
-        self.principal = requester_principal(self.runtime, claimed.job)
-        self.namespace = (claimed.job.entity, claimed.job.project)
+        self.principal: Principal = requester_principal(self.runtime, claimed.job)
+        self.namespace: tuple[str, str] = (claimed.job.entity, claimed.job.project)
+        self.variant: Variant
+        self.version: VariantVersion
         self.variant, self.version = self.runtime.store.read(self._start)
         self.scorer: NamedScorer = NamedScorer.kept(self.spec["reward"])
         with self.runtime.artifacts.open(self.spec["artifact"], self.spec["digest"]) as file:
             rows = list(read_rows(file))
-        self.tasks, self.unseen = rows[: self.spec["tasks"]], rows[self.spec["tasks"] :]
+        self.tasks: Rows = rows[: self.spec["tasks"]]
+        self.unseen: Rows = rows[self.spec["tasks"] :]
 
     def _start(self, snapshot: Snapshot) -> tuple[Variant, VariantVersion]:
         variant = get_or_none(snapshot, Variant, self.spec["variant_id"])

@@ -22,6 +22,7 @@ from modelyard.platform.evaluations.model_under_test import CompletionModel, mes
 from modelyard.platform.evaluations.row_evaluation import Reply
 from modelyard.platform.jobs.claims import ClaimedJob, fenced
 from modelyard.platform.paging import get_or_none, iter_index
+from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.booking import CompletionBooking
 from modelyard.protocols import Snapshot, Tx
 
@@ -61,7 +62,7 @@ class KeptCalls:
 
     def __init__(self, claimed: ClaimedJob, limit: Decimal | None) -> None:
         self.claimed: ClaimedJob = claimed
-        self.runtime = claimed.runtime
+        self.runtime: Runtime = claimed.runtime
         self.optimisation: str = claimed.job.spec["optimisation"]
         self.refused: BudgetExceeded | None = None
         paid = self.runtime.store.read(lambda snapshot: sum((one.paid for one in self._all(snapshot)), Decimal(0)))

@@ -21,24 +21,28 @@ class Road:
     rows: tuple[Mapping[str, Any], ...] | None = None
 
 
-def prompt(*, reflection: str, **options: Any) -> Road:
-    """Optimise the system text: a job of `training.prompt`, with its options."""
-    return Road(PROMPT_ROAD, {"reflection": reflection, **options})
+class Roads:
+    """Makes the roads: `platform.improve.sft()` and the like."""
 
+    @staticmethod
+    def prompt(*, reflection: str, **options: Any) -> Road:
+        """Optimise the system text: a job of `training.prompt`, with its options."""
+        return Road(PROMPT_ROAD, {"reflection": reflection, **options})
 
-def sft(data: Iterable[Mapping[str, Any]] | None = None, **options: Any) -> Road:
-    """Fine-tune the model: a job of `training.sft`, with its options. `data` are its rows, by default the tasks
-    with their `expected` answers, under the prompt of the variant. Raises `InvalidInput`."""
-    if data is not None and (isinstance(data, str | Mapping) or not isinstance(data, Iterable)):
-        raise InvalidInput.at("data", msg="must be rows, each a mapping")
-    return Road(SFT_ROAD, options, None if data is None else tuple(data))
+    @staticmethod
+    def sft(data: Iterable[Mapping[str, Any]] | None = None, **options: Any) -> Road:
+        """Fine-tune the model: a job of `training.sft`, with its options. `data` are its rows, by default the tasks
+        with their `expected` answers, under the prompt of the variant. Raises `InvalidInput`."""
+        if data is not None and (isinstance(data, str | Mapping) or not isinstance(data, Iterable)):
+            raise InvalidInput.at("data", msg="must be rows, each a mapping")
+        return Road(SFT_ROAD, options, None if data is None else tuple(data))
 
+    @staticmethod
+    def rl(**options: Any) -> Road:
+        """Reward the model for its answers: a job of `training.loop`, with its options."""
+        return Road(RL_ROAD, options)
 
-def rl(**options: Any) -> Road:
-    """Reward the model for its answers: a job of `training.loop`, with its options."""
-    return Road(RL_ROAD, options)
-
-
-def distil(*, teacher: str, **options: Any) -> Road:
-    """Have the model answer as `teacher` does: a job of `training.loop` with a teacher, and its options."""
-    return Road(DISTIL_ROAD, {"teacher": teacher, **options})
+    @staticmethod
+    def distil(*, teacher: str, **options: Any) -> Road:
+        """Have the model answer as `teacher` does: a job of `training.loop` with a teacher, and its options."""
+        return Road(DISTIL_ROAD, {"teacher": teacher, **options})

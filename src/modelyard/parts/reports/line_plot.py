@@ -22,6 +22,9 @@ NARROW = (340, 180)
 TITLE_SIZE, DIGIT_WIDTH = 14, 7.8
 """In pixels."""
 
+AMOUNT_DIGITS = 8
+"""How many digits wide the label of an amount may be, with the gap to the next."""
+
 POINTED_AT = 200
 """How many points of a line at most say their value under the pointer."""
 
@@ -244,7 +247,9 @@ def _grid(across: Scale, up: Scale) -> Iterator[str]:
         yield f'<path d="M{left} {y}H{right}" stroke="currentColor" stroke-opacity=".15"/>'
         yield f'<text x="{across.start - 8:g}" y="{y}" dy=".35em" text-anchor="end" opacity=".7">'
         yield f"{round_number(value)}</text>"
-    for value in across.ticks(8, apart=1.0 if across.high - across.low >= 1 else 0.0):  # steps are whole, amounts not
+    whole = across.high - across.low >= 1  # steps are whole, amounts of money are not
+    room = 8 if whole else int((across.end - across.start) / (AMOUNT_DIGITS * DIGIT_WIDTH))
+    for value in across.ticks(min(8, room), apart=1.0 if whole else 0.0):
         x = f"{across(value):.1f}"
         yield f'<path d="M{x} {bottom:g}v4" stroke="currentColor" stroke-opacity=".5"/>'
         yield tick_label(value, across(value), bottom + 18, across.end + RIGHT)
