@@ -31,9 +31,9 @@ class Known:
             self._record = self.plan.record_of(self.row)
         return self._record
 
-    def changed(self, changes: dict[int, Any]) -> "Known":
-        """Return the row with these values at these positions."""
-        return Known(self.plan, tuple([changes.get(at, value) for at, value in enumerate(self.row)]))
+    def changed(self, changes: dict[int, Any], record: Any = None) -> "Known":
+        """Return the row with these values at these positions, and the record that has them, if it is known."""
+        return Known(self.plan, tuple([changes.get(at, value) for at, value in enumerate(self.row)]), record)
 
 
 class _Write:
@@ -90,11 +90,11 @@ class Batch:
 
     # ---- writes ----
 
-    def add(self, plan: RecordPlan, key: Row, row: Row) -> None:
-        """Hold back the insertion of a row."""
+    def add(self, plan: RecordPlan, key: Row, row: Row, record: Any = None) -> None:
+        """Hold back the insertion of a row. `record` is what the row has, which has no number yet."""
         self._hold(plan, _Write(self._step, key, row))
         self.count_settings(plan)
-        self._know(plan, key, Known(plan, row))
+        self._know(plan, key, Known(plan, row, record))
 
     def accumulate(self, plan: RecordPlan, key: Row, record: Any) -> None:
         """Hold back the addition of the sums of a record to those of the one with its key, which was not read.
@@ -111,7 +111,7 @@ class Batch:
         self._keep_before(plan, at, held)
         self._writes[plan][at] = _Write(held.step, key, sums=total)
 
-    def replace(self, plan: RecordPlan, key: Row, known: Known, changes: dict[int, Any]) -> None:
+    def replace(self, plan: RecordPlan, key: Row, known: Known, changes: dict[int, Any], record: Any) -> None:
         """Hold back the changes of a row, together with earlier ones unless their order matters."""
         at = self._last.get((plan, key))
         if at is None or plan.touches_unique(changes):
@@ -119,7 +119,7 @@ class Batch:
         else:
             self._merge(plan, at, changes)
         self.changed_settings = self.changed_settings or not plan.settings.isdisjoint(changes)
-        self._know(plan, key, known.changed(changes))
+        self._know(plan, key, known.changed(changes, record))
 
     def remove(self, plan: RecordPlan, key: Row) -> None:
         """Hold back the removal of a row."""

@@ -162,7 +162,7 @@ class PostgresTx(PostgresSnapshot):
         if self._is_taken(plan, key):
             raise RecordConflict(f"{type(record).__name__} {key} exists")
         self._refuse_taken(plan, key, row, plan.unique)
-        self._batch.add(plan, key, row)
+        self._batch.add(plan, key, row, record)
 
     def add_all(self, records: Sequence[object]) -> None:
         """Store new records. Raises what `add` raises for the first that is refused."""
@@ -194,7 +194,8 @@ class PostgresTx(PostgresSnapshot):
             row = known.changed(changes).row
             changed = {name: at for name, at in plan.unique.items() if not changes.keys().isdisjoint(at)}
             self._refuse_taken(plan, key, row, changed)
-        self._batch.replace(plan, key, known, changes)
+        unnumbered = record if len(known.row) < len(plan.columns) else None  # it was added by what is not sent yet
+        self._batch.replace(plan, key, known, changes, unnumbered)
 
     def remove(self, cls: type[Any], *key: object) -> None:
         """Delete the record with this key. Raises `RecordNotFound`."""
