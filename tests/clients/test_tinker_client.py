@@ -271,7 +271,7 @@ def test_what_is_sampled_with_the_key_of_an_episode_is_its_turns(served: Any) ->
         run = service.create_lora_training_client(BASE, rank=4, seed=1).result()
         learn(run, "abcabcabc", 2, 1e-2)
         path = run.save_weights_for_sampler("policy").result().path
-        model = next(one for one in owner.models.list() if one.id in path or one.last_step)
+        model = next(iter(owner.models.list(order="desc")))
         group = owner.episodes.group("sampled", model=model, size=2, url=served.root, prefix="tml-")
         for episode in group:
             with tinker.ServiceClient(base_url=episode.root_url, api_key=episode.key) as theirs:
