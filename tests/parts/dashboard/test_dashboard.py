@@ -353,7 +353,7 @@ def test_what_has_nothing_to_show_yet_is_not_in_the_navigation() -> None:
         dashboard = Dashboard(empty, reader=host())
         links = linked(dashboard)
         assert {"Home", "Jobs", "Traces"} <= links
-        assert not links & {"Tinker", "Sweeps", "Comparisons", "Webhooks"}
+        assert not links & {"Tinker", "Sweeps", "Compare", "Webhooks"}
         assert "Tinker" in linked(dashboard, "tinker"), "where one is"
 
 

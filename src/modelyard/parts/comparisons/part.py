@@ -26,7 +26,7 @@ def _pages() -> "Sequence[DashboardPage]":
     from modelyard.parts.comparisons import pages
 
     return (
-        DashboardPage("GET", ("comparisons",), pages.listed, "Comparisons", pages.has_runs),
+        DashboardPage("GET", ("comparisons",), pages.listed, "Compare", pages.has_runs),
         DashboardPage("GET", ("comparisons", "evaluation"), pages.shown),
         DashboardPage("GET", ("runs", "{run}", "by"), pages.sliced),
     )

@@ -115,7 +115,7 @@ class ImprovementResult(Shown):
         scored = [(one, one.score) for one in self.roads if one.score is not None]
         ends = [(f"{one.road}, version {one.version}", (float(one.spent), score)) for one, score in scored]
         lines = [Series(road, [(0.0, start), end]) for road, end in ends]
-        return Plot(f"Roads of {self.name}", "USD spent", (Panel("score on unseen rows", tuple(lines)),))
+        return Plot("Roads by what they cost", "USD spent", (Panel("score on unseen rows", tuple(lines)),))
 
     def to_pandas(self) -> Any:
         """Return the roads as a data frame. Raises `MissingExtra` if pandas is not installed."""

@@ -31,10 +31,6 @@ def _jobs(view: View) -> list[TrainingJob]:
     return [*islice((job for job in newest if job.kind == PROMPT), SHOWN)]
 
 
-def has_prompt(view: View) -> bool:
-    return bool(_jobs(view))
-
-
 def listed(view: View) -> HtmlPage:
     columns = [("prompt of", ""), ("status", "choice"), ("before", "number"), ("best", "number"), ("made", "brief")]
     found = [_line(view, job) for job in _jobs(view)]
@@ -130,7 +126,7 @@ def _change(one: PromptProposal, by_number: dict[int, PromptProposal]) -> Html:
 
 
 def has_improvement(view: View) -> bool:
-    return bool(view.platform.part(Improve).list())
+    return bool(view.platform.part(Improve).list() or _jobs(view))
 
 
 def improvements(view: View) -> HtmlPage:
@@ -138,8 +134,9 @@ def improvements(view: View) -> HtmlPage:
     columns = [("improvement", ""), ("variant", ""), ("roads", "number"), ("status", "choice"), ("made", "brief")]
     start = 'platform.improve("desk/support", tasks, "token_f1", roads=[...], budget="5.00")'
     shown = table(columns, found) if found else empty("No improvement yet. Start one:", start)
+    prompts = tag("p", view.link("Prompts that were optimised", "prompts"))
     lead = "Several roads to better answers, at equal budget: which is worth its money."
-    return HtmlPage("Improvements", joined([shown]), live=True, lead=lead)
+    return HtmlPage("Improvements", joined([shown, prompts]), live=True, lead=lead)
 
 
 def _improvement(view: View, one: ImprovementHandle) -> tuple[object, ...]:

@@ -84,9 +84,9 @@ def _pages() -> "Sequence[DashboardPage]":
     from modelyard.parts.improve import pages
 
     return (
-        DashboardPage("GET", ("prompts",), pages.listed, "Prompts", pages.has_prompt),
+        DashboardPage("GET", ("prompts",), pages.listed),
         DashboardPage("GET", ("prompts", "{job}"), pages.shown),
-        DashboardPage("GET", ("improvements",), pages.improvements, "Improvements", pages.has_improvement),
+        DashboardPage("GET", ("improvements",), pages.improvements, "Improve", pages.has_improvement),
         DashboardPage("GET", ("improvements", "{improvement}"), pages.improvement),
         DashboardPage("POST", ("improvements", "{improvement}", "cancel"), pages.cancel),
     )

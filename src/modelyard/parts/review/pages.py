@@ -36,7 +36,8 @@ MOST_SHOWN = 20_000
 
 
 def has_review(view: View) -> bool:
-    return next(iter(view.platform.part(Reviews).list()), None) is not None
+    reviews = view.platform.part(Reviews)
+    return any(next(iter(found), None) is not None for found in (reviews.list(), reviews.watches.list()))
 
 
 def listed(view: View) -> HtmlPage:
@@ -45,7 +46,8 @@ def listed(view: View) -> HtmlPage:
     columns = [("review", ""), ("model", "brief"), ("rows", "brief"), ("made", "brief"), ("run", "brief")]
     nothing = empty("No review yet. Draw rows of a run to label:", f"modelyard review start {run or 'quiz'}")
     lead = "Random samples of rows that people label, to check judges and to correct their numbers."
-    content = joined([table(columns, found) if found else nothing, _start(view, run or "")])
+    live = tag("p", view.link("Live quality: answers that are judged as they come", "watches"))
+    content = joined([table(columns, found) if found else nothing, _start(view, run or ""), live])
     return HtmlPage("Reviews", content, lead=lead)
 
 

@@ -45,7 +45,7 @@ def _pages() -> "Sequence[DashboardPage]":
     from modelyard.parts.review.live import pages as live
 
     return (
-        DashboardPage("GET", ("watches",), live.listed, "Live quality", live.has_watch),
+        DashboardPage("GET", ("watches",), live.listed),
         DashboardPage("GET", ("watches", "{watch}"), live.shown),
         DashboardPage("POST", ("watches", "{watch}", "stop"), live.stop),
         DashboardPage("GET", ("reviews",), pages.listed, "Reviews", pages.has_review),

@@ -189,7 +189,7 @@ def test_a_checkpoint_is_promoted_and_rolled_back(page: Page, yard: Yard) -> Non
 
 def test_two_runs_are_picked_and_compared(page: Page, yard: Yard) -> None:
     page.goto(yard.page("runs"))
-    page.get_by_label("echo as baseline").check()
+    page.get_by_role("row", name="quiz echo completed").get_by_label("echo as baseline").check()
     page.get_by_label("tabular-mini as candidate").check()
     page.get_by_role("button", name="Compare").click()
     expect(page.locator("h1")).to_contain_text("tabular-mini compared with echo")

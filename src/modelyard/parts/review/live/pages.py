@@ -26,10 +26,6 @@ _COLUMNS = [
 _DAYS = [("day", ""), ("answers", "number"), ("judged", "number"), ("corrected by labels", ""), ("run", "")]
 
 
-def has_watch(view: View) -> bool:
-    return next(iter(view.platform.part(Reviews).watches.list()), None) is not None
-
-
 def listed(view: View) -> HtmlPage:
     found = [_line(view, one) for one in islice(view.platform.part(Reviews).watches.list(order="desc"), SHOWN)]
     start = "modelyard watches start desk/support:prod JUDGE --share 0.02 --purse 5"
