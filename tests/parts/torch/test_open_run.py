@@ -7,7 +7,6 @@ import math
 import random
 import threading
 import weakref
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,7 +16,7 @@ from safetensors.torch import load
 from training_kit import TINY, learner_of, trainer_of
 
 from modelyard.domain.training_run import AdamParams, AdapterConfig, Objective, TargetRow
-from modelyard.errors import InvalidInput, TrainingError, UnsupportedParameter
+from modelyard.errors import TrainingError, UnsupportedParameter
 from modelyard.parts.contracts.step_trainer import cross_entropy, flat, read, target_rows, trained
 from modelyard.parts.torch.lora import CONFIG_FILE, WEIGHTS_FILE
 from modelyard.parts.torch.network import Network
@@ -26,9 +25,7 @@ from modelyard.parts.torch.training import trainer as training
 from modelyard.parts.torch.training.adapter_layers import shape_of
 from modelyard.parts.torch.training.examples import TokenRow
 from modelyard.parts.torch.training.local_run import LocalRun
-from modelyard.parts.torch.training.shared_base import SharedBase, Turns
-from modelyard.parts.torch.training.token_logprobs import TokenScorer
-from modelyard.parts.torch.training.trainable import Matrices, NotTogether, TrainedLinear
+from modelyard.parts.torch.training.shared_base import Turns
 from modelyard.parts.torch.training.trainer import LocalTrainer
 from modelyard.testing import StepTrainerContract
 from modelyard.trainers import token_objective
@@ -95,12 +92,13 @@ def test_gradients_are_those_of_autograd_through_the_whole_model() -> None:
     rows = target_rows(5, k=3)
     run.accumulate(rows, cross_entropy(rows, 0.7))
     shared = run._scorer._network.model
-    total = 0.0
-    for row in rows:
-        logprobs = shared(torch.tensor([list(row.inputs)])).logits[0].log_softmax(-1)
-        targets = torch.tensor(list(row.targets)).reshape(-1, 3)
-        total = total - 0.7 * logprobs.gather(1, targets).sum()
-    expected = torch.autograd.grad(total, run._trained.parameters)
+    with run._turn():
+        total = 0.0
+        for row in rows:
+            logprobs = shared(torch.tensor([list(row.inputs)])).logits[0].log_softmax(-1)
+            targets = torch.tensor(list(row.targets)).reshape(-1, 3)
+            total = total - 0.7 * logprobs.gather(1, targets).sum()
+        expected = torch.autograd.grad(total, run._trained.parameters)
     for ours, theirs in zip(gradients(run).values(), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
@@ -184,172 +182,22 @@ def test_a_base_model_that_is_not_used_again_is_forgotten() -> None:
     assert not trainer._bases._ending
 
 
-CONFIGS = [
-    AdapterConfig(rank=rank, seed=rank, train_mlp=mlp, train_unembed=head)
-    for rank in (2, 5)
-    for mlp in (True, False)
-    for head in (True, False)
-]
-"""Adapters of other ranks and layers."""
+def test_runs_of_other_ranks_and_layers_take_turns_in_threads() -> None:
+    """Eight at once on one network end as each would by itself, to the byte."""
+    configs = [
+        AdapterConfig(rank=rank, seed=rank, train_mlp=mlp, train_unembed=head)
+        for rank in (2, 5)
+        for mlp in (True, False)
+        for head in (True, False)
+    ]
 
-STEP = AdamParams(learning_rate=0.01, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.01, grad_clip_norm=1.0)
+    def ending(trainer: LocalTrainer, config: AdapterConfig) -> dict[str, bytes]:
+        return dict(read(trained(opened(trainer, config), config.rank).state()))
 
-
-def shared_by(trainer: LocalTrainer) -> SharedBase:
-    return trainer._bases._bases[TINY]
-
-
-def at_once(trainer: LocalTrainer, runs: Sequence[LocalRun], do: Callable[[LocalRun], Any]) -> list[Any]:
-    """What each run gives, or its error, when all of them wait before the first is computed."""
-
-    def one(run: LocalRun) -> Any:
-        try:
-            return do(run)
-        except Exception as fault:
-            return fault
-
-    shared = shared_by(trainer)
-    with ThreadPoolExecutor(len(runs)) as pool:
-        with shared._turns.one():
-            doing = [pool.submit(one, run) for run in runs]
-            until(lambda: len(shared._waiting) == len(runs))
-        return [each.result() for each in doing]
-
-
-def rows_of_nine(seed: int, k: int = 1) -> list[TargetRow]:
-    """Three rows of up to nine tokens, with k targets for each."""
-    draw = random.Random(seed)
-    ids = [[draw.randrange(3, 259) for _ in range(size * (1 + k))] for size in (9, 8, 9)]
-    return [TargetRow(row[: len(row) // (1 + k)], row[len(row) // (1 + k) :], k) for row in ids]
-
-
-@pytest.fixture
-def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many runs were in each pass through the body."""
-    found, whole = list[int](), TokenScorer.of_each
-
-    def counted(self: TokenScorer, groups: Any, *given: Any) -> Any:
-        found.append(len(groups))
-        return whole(self, groups, *given)
-
-    monkeypatch.setattr(TokenScorer, "of_each", counted)
-    return found
-
-
-def test_rows_of_several_runs_go_through_the_network_in_one_pass(passes: list[int]) -> None:
-    """Losses, scores, gradients and weights are those of each run alone, within 1e-6 of their size."""
-    rows = {config: rows_of_nine(number, k=1 + number % 2) for number, config in enumerate(CONFIGS)}
-
-    def ready(trainer: LocalTrainer, config: AdapterConfig) -> LocalRun:
-        return trained(opened(trainer, config), config.rank)
-
-    def learned(run: LocalRun, config: AdapterConfig) -> tuple[Any, ...]:
-        scores, loss = run.accumulate(rows[config], cross_entropy(rows[config]))
-        return flat(scores), loss.value, gradients(run)
-
-    def stepped(run: LocalRun) -> tuple[float, dict[str, torch.Tensor]]:
-        norm = run.optim_step(STEP)["grad_norm"]
-        return norm, {name: one.detach().clone() for name, one in run._trained.named.items()}
-
-    alone = []
-    for config in CONFIGS:
-        run = ready(trainer_of(), config)
-        alone.append((flat(run.score(rows[config])), *learned(run, config), *stepped(run)))
+    alone = [ending(trainer_of(), config) for config in configs]
     trainer = trainer_of()
-    runs = [ready(trainer, config) for config in CONFIGS]
-    of = dict(zip(runs, CONFIGS, strict=True))
-    passes.clear()
-    scored = at_once(trainer, runs, lambda run: flat(run.score(rows[of[run]])))
-    together = at_once(trainer, runs, lambda run: learned(run, of[run]))
-    assert passes == [len(CONFIGS)] * 2
-    for (before, scores, loss, slopes, norm, weights), found, score, run in zip(
-        alone, together, scored, runs, strict=True
-    ):
-        assert score == pytest.approx(before, rel=1e-6)
-        assert found[0] == pytest.approx(scores, rel=1e-6)
-        assert found[1] == pytest.approx(loss, rel=1e-6)
-        assert found[2].keys() == slopes.keys()
-        for name, slope in slopes.items():
-            assert float((found[2][name] - slope).abs().max()) <= 1e-6 * max(1.0, float(slope.abs().max()))
-        now, after = stepped(run)
-        assert now == pytest.approx(norm, rel=1e-6)
-        for name, weight in weights.items():
-            torch.testing.assert_close(after[name], weight, rtol=0, atol=1e-6)
-
-
-def test_a_loss_that_fails_fails_its_own_run_alone(passes: list[int]) -> None:
-    trainer = trainer_of()
-    runs = [trained(opened(trainer, config), 1) for config in CONFIGS[:3]]
-    rows = target_rows(5)
-    alone = [run.accumulate(rows, cross_entropy(rows))[1].value for run in runs]
-    expected = [gradients(run) for run in runs]
-    for run in runs:
-        run._optimizer.zero_grad(set_to_none=True)
-
-    def failing(_: Any) -> Any:
-        raise InvalidInput.at("rows", msg="has no loss")
-
-    objectives = {runs[1]: Objective(failing)}
-    passes.clear()
-    first, second, third = at_once(
-        trainer, runs, lambda run: run.accumulate(rows, objectives.get(run, cross_entropy(rows)))
-    )
-    assert passes == [3]
-    assert isinstance(second, InvalidInput)
-    assert (first[1].value, third[1].value) == (pytest.approx(alone[0]), pytest.approx(alone[2]))
-    assert all(one.grad is None or not one.grad.any() for one in runs[1]._trained.parameters)
-    for name, slope in gradients(runs[2]).items():
-        torch.testing.assert_close(slope, expected[2][name], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("fault", [torch.OutOfMemoryError("full"), NotTogether()])
-def test_what_cannot_be_computed_together_is_computed_alone(
-    fault: Exception, passes: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = trainer_of()
-    runs = [trained(opened(trainer, config), 1) for config in CONFIGS[:3]]
-    rows, whole = target_rows(5), TokenScorer.of_each
-    alone = [flat(run.score(rows)) for run in runs]
-
-    def refusing(self: TokenScorer, groups: Any, *given: Any) -> Any:
-        found = whole(self, groups, *given)
-        if len(groups) > 1:
-            raise fault
-        return found
-
-    monkeypatch.setattr(TokenScorer, "of_each", refusing)
-    passes.clear()
-    assert at_once(trainer, runs, lambda run: flat(run.score(rows))) == alone
-    assert passes == [3, 1, 1, 1]
-    assert shared_by(trainer)._together == isinstance(fault, RuntimeError)
-
-
-def test_rows_of_other_lengths_and_passes_that_would_not_fit_are_computed_alone(passes: list[int]) -> None:
-    trainer = trainer_of()
-    short, long, other = (trained(opened(trainer, config), 1) for config in CONFIGS[:3])
-    rows = {short: [TargetRow([5] * 4, [6] * 4)] * 2, long: [TargetRow([5] * 40, [6] * 40)]}
-    at_once(trainer, [short, long], lambda run: run.score(rows[run]))
-    assert passes[-2:] == [1, 1]
-    same = [TargetRow([5] * 8, [6] * 8)] * 2
-    other._room.tokens = 24
-    at_once(trainer, [short, other], lambda run: run.score(same))
-    assert passes[-2:] == [1, 1]
-    other._room.tokens = 32
-    at_once(trainer, [short, other], lambda run: run.score(same))
-    assert passes[-1] == 2
-
-
-def test_a_layer_that_is_given_tokens_without_rows_refuses_several_adapters() -> None:
-    layer = TrainedLinear(torch.nn.Linear(3, 2))
-    one = Matrices(torch.nn.Parameter(torch.ones(1, 3)), torch.nn.Parameter(torch.ones(2, 1)), 2.0)
-    layer.use_each([one, None], [1, 2])
-    x = torch.ones(3, 4, 3)
-    added = layer.added(x)
-    assert added is not None
-    assert added[:, 0, 0].tolist() == [6.0, 0.0, 0.0]
-    for wrong in (x[0], x[:2], x.flatten(0, 1)):
-        with pytest.raises(NotTogether):
-            layer.added(wrong)
+    with ThreadPoolExecutor(len(configs)) as pool:
+        assert list(pool.map(lambda config: ending(trainer, config), configs)) == alone
 
 
 def test_an_adapter_is_found_in_no_network_after_its_run() -> None:

@@ -21,17 +21,3 @@ def page_out(tensor: Tensor) -> None:
     first, last = -(-start // page) * page, (start + tensor.nbytes) // page * page
     if last > first:
         ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _PAGE_OUT)
-
-
-def is_mapped(tensor: Tensor) -> bool:
-    """Return whether a tensor's memory is pages of a file, which `page_out` gives back. Only Linux tells."""
-    if sys.platform != "linux" or tensor.device.type != "cpu":
-        return False
-    place = tensor.data_ptr()
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        for line in maps:
-            ends, *_, inode, path = (*line.split(maxsplit=5), "")[:6]
-            first, last = (int(end, 16) for end in ends.split("-"))
-            if first <= place < last:
-                return inode != "0" and path.startswith("/")
-    return False

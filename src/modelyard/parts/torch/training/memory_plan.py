@@ -169,10 +169,6 @@ class MemoryBudget:
     def _total(self, rows: int, longest: int, recomputed: bool) -> int:
         return self._need.fixed + self._need.of_pass(rows, longest, recomputed)
 
-    def takes(self, rows: int, longest: int) -> bool:
-        """Return whether a pass of so many rows of this length fits, with nothing computed twice."""
-        return rows * longest <= self.tokens and self._fits(rows, longest, recomputed=False)
-
     def admit(self, length: int) -> None:
         """Raise `TrainingError` if a row of this length can never be trained here."""
         if self._fits(1, length, recomputed=True):

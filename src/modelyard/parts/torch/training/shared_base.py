@@ -1,38 +1,25 @@
 """A base model that many adapters are trained on side by side: its weights are in memory once.
 
-Each run has its own parameters, gradients and moments. Runs take turns, in the order in which they ask. Passes of
-several runs that wait at a time are computed as one if their rows fit together: each row with the adapter of its run.
+Each run has its own parameters, gradients and moments. The parameters of one run at a time are in the network's layers:
+runs take turns, one pass over rows each, in the order in which they ask.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TypeVar
 
 import attrs
-import torch
-from torch import Tensor
 
-from modelyard.domain.training_run import AdapterConfig, Rows
-from modelyard.parts.torch.lora import LoraShape, head_layer
+from modelyard.domain.training_run import AdapterConfig
+from modelyard.parts.torch.lora import LoraShape
 from modelyard.parts.torch.network import Network
 from modelyard.parts.torch.training.adapter_layers import shape_of
-from modelyard.parts.torch.training.memory_plan import MemoryBudget, Pass, need_of
-from modelyard.parts.torch.training.row_learner import Then, compute_alone
-from modelyard.parts.torch.training.token_logprobs import TokenScorer, backward_of
-from modelyard.parts.torch.training.trainable import (
-    AdapterWeights,
-    Matrices,
-    NotTogether,
-    TrainedLinear,
-    attach_adapter,
-)
+from modelyard.parts.torch.training.memory_plan import MemoryBudget, need_of
+from modelyard.parts.torch.training.token_logprobs import TokenScorer
+from modelyard.parts.torch.training.trainable import AdapterWeights, attach_adapter
 
 T = TypeVar("T")
-
-FILLED = 0.75
-"""The least share of tokens that are no padding in passes that are computed together."""
 
 
 class Turns:
@@ -56,31 +43,6 @@ class Turns:
                 self._changed.notify_all()
 
 
-@attrs.define(eq=False)
-class WaitingPass:
-    """A pass of a run that waits to be computed; then it is `done`, or has failed with `fault`."""
-
-    adapter: AdapterWeights
-    room: MemoryBudget
-    one: Pass
-    learns: bool
-    then: Then
-    done: bool = False
-    fault: Exception | None = None
-
-    @property
-    def longest(self) -> int:
-        return max(len(row.ids) for row in self.one.rows)
-
-    def derivatives(self, flat: Tensor, entropies: Tensor) -> Rows | None:
-        """Return the derivatives; None if the run does not learn or if its loss has failed."""
-        try:
-            return self.then(flat, entropies)
-        except Exception as fault:  # noqa: BLE001 - the run of this pass alone gets it
-            self.fault = fault
-            return None
-
-
 class SharedBase:
     """The network of a base model, and the adapters on it, which may take `limit` bytes in all, weights included."""
 
@@ -90,9 +52,6 @@ class SharedBase:
         self._turns, self._lock = Turns(), threading.Lock()
         self._selected: AdapterWeights | None = None
         self._taken: dict[AdapterWeights, int] = {}
-        self._head = {name for name, _ in head_layer(network.model)}
-        self._waiting: list[WaitingPass] = []
-        self._together = True
 
     @property
     def unused(self) -> bool:
@@ -120,105 +79,20 @@ class SharedBase:
         with self._lock:
             self._taken.pop(adapter, None)
 
-    # ---- passes
-
-    def compute(self, adapter: AdapterWeights, room: MemoryBudget, one: Pass, learns: bool, then: Then) -> None:
-        """Compute a pass of a run, with those of others that wait. Raises what makes this one fail."""
-        mine = WaitingPass(adapter, room, one, learns, then)
-        with self._lock:
-            self._waiting.append(mine)
+    @contextmanager
+    def turn(self, adapter: AdapterWeights) -> Iterator[None]:
+        """Have the network compute with this adapter, and for no other run, within the context."""
         with self._turns.one():
-            if not mine.done:
-                self._computed(self._fitting(mine))
-        if mine.fault is not None:
-            raise mine.fault
-
-    def _fitting(self, first: WaitingPass) -> list[WaitingPass]:
-        """Take a pass, and those that can be computed with it: of other runs, at most one of each."""
-        with self._lock:
-            found = [first]
-            for asked in self._waiting if self._together else ():
-                if asked is not first and _fit([*found, asked]):
-                    found.append(asked)
-            self._waiting = [asked for asked in self._waiting if asked not in found]
-        return found
-
-    def _computed(self, group: Sequence[WaitingPass]) -> None:
-        """Compute passes as one, or each alone if that is not possible."""
-        if len(group) > 1:
-            try:
-                self._compute_each(group)
-            except (NotTogether, RuntimeError, MemoryError) as fault:
-                self._together = self._together and not isinstance(fault, NotTogether)
-            finally:
-                self._leave(group)
-        for asked in group:
-            if not asked.done:
-                self._select(asked.adapter)
-                try:
-                    compute_alone(self.scorer, asked.one, asked.learns, asked.then)
-                except Exception as fault:  # noqa: BLE001 - who waits for this pass gets it
-                    asked.fault = fault
-                asked.done = True
-
-    def _compute_each(self, group: Sequence[WaitingPass]) -> None:
-        """Compute passes as one. An error before their derivatives leaves all of them to be computed."""
-        self._select(None)
-        rows = [len(asked.one.rows) for asked in group]
-        for name, layer in _layers(group).items():
-            if name not in self._head:
-                layer.use_each([_matrices(asked, name) for asked in group], rows)
-        with torch.set_grad_enabled(group[0].learns):
-            heads = [partial(self._use_head, group, asked) for asked in group]
-            found = self.scorer.of_each([asked.one.rows for asked in group], heads)
-            for asked in group:
-                asked.done = True
-            given = [(pair[0], asked.derivatives(*pair)) for asked, pair in zip(group, found, strict=True)]
-            learned = [(flat, rows) for flat, rows in given if rows is not None]
-            try:
-                backward_of([flat for flat, _ in learned], [rows for _, rows in learned])
-            except Exception as fault:  # noqa: BLE001 - gradients of all of them are unknown
-                for asked in group:
-                    asked.fault = asked.fault or fault
-
-    def _use_head(self, group: Sequence[WaitingPass], mine: WaitingPass) -> None:
-        for name, layer in _layers(group).items():
-            if name in self._head:
-                layer.use(_matrices(mine, name))
-
-    def _leave(self, group: Sequence[WaitingPass]) -> None:
-        for layer in _layers(group).values():
-            layer.use(None)
+            if self._selected is not adapter:
+                self._select(adapter)
+            yield
 
     def _select(self, adapter: AdapterWeights | None) -> None:
-        if self._selected is adapter:
-            return
         if self._selected is not None:
             self._selected.select(False)
         if adapter is not None:
             adapter.select()
         self._selected = adapter
-
-
-def _fit(group: Sequence[WaitingPass]) -> bool:
-    """Return whether passes of several runs can be computed as one: within the memory of each, with little padding."""
-    rows, longest = sum(len(asked.one.rows) for asked in group), max(asked.longest for asked in group)
-    tokens = sum(len(row.ids) for asked in group for row in asked.one.rows)
-    return (
-        len({id(asked.adapter) for asked in group}) == len(group)
-        and len({asked.learns for asked in group}) == 1
-        and not any(asked.one.packed or asked.one.recomputed for asked in group)
-        and tokens >= FILLED * rows * longest
-        and all(asked.room.takes(rows, longest) for asked in group)
-    )
-
-
-def _layers(group: Sequence[WaitingPass]) -> dict[str, TrainedLinear]:
-    return {name: layer for asked in group for name, layer in asked.adapter.layers.items()}
-
-
-def _matrices(asked: WaitingPass, name: str) -> Matrices | None:
-    return asked.adapter.matrices(name) if name in asked.adapter.layers else None
 
 
 class SharedBases:

@@ -52,35 +52,16 @@ class TokenScorer:
         are right-padded, where no token attends, or `packed` one after the other, where none attends to another row. If
         `recomputed`, layers are computed again for their derivatives.
         """
-        return self.of_each([rows], [_as_it_is], recomputed, packed)[0]
-
-    def of_each(
-        self,
-        groups: Sequence[Sequence[ScoredRow]],
-        heads: Sequence[Callable[[], None]],
-        recomputed: bool = False,
-        packed: bool = False,
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Return what `logprobs` does for each group of rows; all go through the body in one pass.
-
-        Each of `heads` is called before the head computes for its group, again when it is computed again.
-        """
-        every, device = [row for rows in groups for row in rows], self._network.device
-        inputs, starts = (_packed if packed else _padded)(every, device)
+        device = self._network.device
+        inputs, starts = (_packed if packed else _padded)(rows, device)
+        before = [start + place for start, row in zip(starts, rows, strict=True) for place in row.before]
+        targets = [tokens for row in rows for tokens in row.targets]
         with self.layers.recomputed(recomputed):
-            hidden = self._network.body(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)
-        found, first = [], iter(starts)
-        for rows, head in zip(groups, heads, strict=True):
-            before = [start + place for row, start in zip(rows, first, strict=False) for place in row.before]
-            states = hidden.index_select(0, torch.tensor(before, device=device))
-            found.append(self._of_rows(rows, states, head))
-        return found
-
-    def _of_rows(self, rows: Sequence[ScoredRow], states: Tensor, head: Callable[[], None]) -> tuple[Tensor, Tensor]:
-        targets, device = [tokens for row in rows for tokens in row.targets], self._network.device
+            hidden = self._network.body(**inputs, use_cache=False).last_hidden_state
+        hidden = hidden.flatten(0, 1).index_select(0, torch.tensor(before, device=device))
         most = max(map(len, targets))
         padded = torch.tensor([[*tokens, *[0] * (most - len(tokens))] for tokens in targets], device=device)
-        found, entropies = self._of_tokens(states, padded, head)
+        found, entropies = self._of_tokens(hidden, padded)
         if any(len(tokens) < most for tokens in targets):
             there = torch.tensor([[place < len(tokens) for place in range(most)] for tokens in targets], device=device)
             return found[there], entropies
@@ -99,25 +80,20 @@ class TokenScorer:
         most = 1e-3 if self._network.dtype is torch.float32 else 0.15
         return packed is not None and float((packed - alone).abs().max()) <= most
 
-    def _of_tokens(self, hidden: Tensor, tokens: Tensor, head: Callable[[], None]) -> tuple[Tensor, Tensor]:
+    def _of_tokens(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         size = max(1, HEAD_LOGITS // self.vocabulary)
         if len(tokens) <= size:
-            return self._head(hidden, tokens, head)
+            return self._head(hidden, tokens)
         parts = zip(hidden.split(size), tokens.split(size), strict=True)
-        found = [checkpoint(self._head, *part, head, use_reentrant=False, preserve_rng_state=False) for part in parts]
+        found = [checkpoint(self._head, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
         logprobs, entropies = zip(*found, strict=True)
         return torch.cat(logprobs), torch.cat(entropies)
 
-    def _head(self, hidden: Tensor, tokens: Tensor, head: Callable[[], None]) -> tuple[Tensor, Tensor]:
-        head()
+    def _head(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         logprobs = self._network.logits(hidden).log_softmax(-1)
         with torch.no_grad():  # avoids NaN from -inf: such an unlikely token adds nothing
             entropies = -torch.linalg.vecdot(logprobs.exp(), logprobs.clamp_min(-100))
         return logprobs.gather(1, tokens), entropies
-
-
-def _as_it_is() -> None:
-    """Leave the head as it is."""
 
 
 class _Probe:
@@ -141,17 +117,8 @@ def _packed(rows: Sequence[ScoredRow], device: torch.device) -> tuple[dict[str, 
 
 def backward(flat: Tensor, rows: Sequence[Sequence[float]]) -> None:
     """Add to the gradients by the derivatives of the log-probabilities of a pass, row by row."""
-    backward_of([flat], [rows])
-
-
-def backward_of(flats: Sequence[Tensor], each: Sequence[Sequence[Sequence[float]]]) -> None:
-    """Add to the gradients by the derivatives of the log-probabilities of several groups of rows at once."""
-    values = [
-        torch.tensor([value for row in rows for value in row], dtype=flat.dtype, device=flat.device)
-        for flat, rows in zip(flats, each, strict=True)
-    ]
-    if flats:
-        torch.autograd.backward(list(flats), values)
+    values = [value for row in rows for value in row]
+    flat.backward(torch.tensor(values, dtype=flat.dtype, device=flat.device))
 
 
 def rows_of(flat: Tensor, rows: Sequence[ScoredRow]) -> list[list[float]]:
