@@ -58,7 +58,8 @@ class Moments:
             getattr(self, self._acts[moment])()
 
     def die(self) -> None:
-        tell("dies", self.named)
+        if self._reported:
+            tell("dies", self.named)
         os.kill(os.getpid(), signal.SIGKILL)
 
     def freeze(self) -> None:

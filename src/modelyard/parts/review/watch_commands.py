@@ -12,6 +12,7 @@ from modelyard.cli.terminal import (
     entity_option,
     in_own_name,
     json_option,
+    not_empty,
     opened,
     show,
     show_values,
@@ -26,6 +27,10 @@ DAYS = ("day", "run", "answers", "judged", "labelled", "mean", "low", "high", "r
 MOST_LISTED = 1000
 
 
+def _scorer(context: click.Context, parameter: click.Parameter, text: str) -> Any:
+    return read_scorers(context, parameter, (not_empty(context, parameter, text),))[0]
+
+
 @click.group(cls=Group)
 def watches() -> None:
     """Judge a sample of stored answers as they come."""
@@ -34,7 +39,7 @@ def watches() -> None:
 @watches.command("start")
 @store_option
 @click.argument("model")
-@click.argument("scorer", callback=lambda context, parameter, text: read_scorers(context, parameter, (text,))[0])
+@click.argument("scorer", callback=_scorer)
 @click.option("--share", default=0.01, show_default=True, type=float, help="The share of the answers that is judged.")
 @click.option("--purse", default="1", show_default=True, help="What judging them may cost, in USD.")
 @project_option

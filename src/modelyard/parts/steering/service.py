@@ -11,7 +11,7 @@ from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind, JobStatus, QueueState
 from modelyard.domain.record import Order
-from modelyard.errors import Conflict, InvalidInput, Problem, StoreError
+from modelyard.errors import Conflict, InvalidInput, NotFound, Problem, StoreError
 from modelyard.formats.jsonl import dump_row, in_chunks
 from modelyard.parts.steering.records import EarlierAnswer, SteeringAction, SteeringEntry
 from modelyard.parts.steering.work import reopen, stored_rows
@@ -22,7 +22,7 @@ from modelyard.platform.evaluations.shards import last_jobs
 from modelyard.platform.evaluations.spec import limits_of
 from modelyard.platform.jobs.queue import request_pause, resume_paused
 from modelyard.platform.listing import Listing
-from modelyard.platform.paging import cursor_at, index_listing, iter_index
+from modelyard.platform.paging import cursor_at, get_or_none, index_listing, iter_index
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
@@ -188,7 +188,10 @@ class Steering:
         return self._runtime.store.read(read)
 
     def _place(self, id: str, snapshot: Snapshot) -> Any:
-        return cursor_at(EarlierAnswer, "by_run", snapshot.get(EarlierAnswer, id))
+        found = get_or_none(snapshot, EarlierAnswer, id)
+        if found is None:
+            raise NotFound("Answer", id)
+        return cursor_at(EarlierAnswer, "by_run", found)
 
     # ---- one request
 
