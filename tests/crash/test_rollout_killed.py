@@ -87,7 +87,9 @@ def live_and_die(programs: Nursery, path: str, artifacts: str, when: str) -> Non
     for started in count():
         left = [f"{change} {when.split()[0]}" for change in CHANGES - {*died}]
         acts = dict.fromkeys([moments[started % len(moments)]] if moments else left, "die")
-        child = programs.start(path, program="rollout_process", artifacts=artifacts, started=started, acts=acts)
+        child = programs.start(
+            path, program="rollout_process", artifacts=artifacts, started=started, acts=acts, reported=True
+        )
         child.hear_until("gone")
         died.update(name for (name,) in child.reported("dies"))
         sent.update({request: rollout for rollout, request in child.reported("answered")})
