@@ -70,7 +70,7 @@ runs write-log quiz quiz.json
 runs import quiz.json
 runs export quiz
 annotate {run} --tag good
-runs requeue {run}
+runs requeue {run} --row 0
 runs pause {run}
 runs limits {run} -o concurrency=2
 runs resume {run}
