@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from modelyard import Example, Message, Role, open_platform
 from modelyard.artifacts import FolderArtifacts
 from modelyard.cli import main
+from modelyard.clock import SystemClock
 from modelyard.errors import ArtifactsUnavailable, StorageFull, StoreError
 
 ROWS = [Example((Message(Role.USER, "q"), Message(Role.ASSISTANT, "a")))] * 4
@@ -55,11 +56,15 @@ def test_a_doctor_that_has_read_all_files_says_so(store: Path) -> None:
 
 def test_a_sweep_says_first_how_long_it_may_take(store: Path) -> None:
     swept = asked(store, "sweep", "--grace", "7", "--json")
-    assert "again after 7 seconds" in swept.stderr
+    assert "again after 30 seconds" in swept.stderr, "it waits for a lease at least"
     assert json.loads(swept.stdout)["missing"] == []
 
 
-def test_a_sweep_shows_records_that_lack_their_files_as_a_table_and_fails(store: Path) -> None:
+def test_a_sweep_shows_records_that_lack_their_files_as_a_table_and_fails(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept = list[float]()
+    monkeypatch.setattr(SystemClock, "sleep", lambda self, seconds, woken=None: slept.append(seconds))
     artifacts = FolderArtifacts(Path(f"{store}-artifacts"))
     before = {*artifacts.names()}
     with open_platform(store) as platform:
@@ -78,3 +83,4 @@ def test_a_sweep_shows_records_that_lack_their_files_as_a_table_and_fails(store:
     assert json.loads(told.stdout)["missing"] == [
         {"kind": "StoredFile", "id": lost.id, "entity": "local", "artifact": artifact}
     ]
+    assert slept == [30, 30]

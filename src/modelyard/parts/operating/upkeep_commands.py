@@ -29,8 +29,9 @@ def sweep(store: StoreName, grace: float, as_json: bool) -> None:
     If there are any, it looks again after `--grace` seconds, or the length of a lease if that is longer.
     """
     with opened(store) as platform:
+        apart = max(grace, platform._runtime.settings.lease)
         click.echo(
-            f"looks at the files; again after {grace:g} seconds if one has no record, or the other way round", err=True
+            f"looks at the files; again after {apart:g} seconds if one has no record, or the other way round", err=True
         )
         found = platform.remove_orphans(grace)
     lost = [attrs.asdict(one) for one in found.missing]
