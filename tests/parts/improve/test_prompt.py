@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from modelyard import Platform, Pricing, ScriptedBackend, open_platform
+from modelyard.clock import SystemClock
 from modelyard.domain.identity import Principal, Scope
 from modelyard.domain.job import JobStatus
 from modelyard.errors import InvalidInput, JobFailed, ModelNotFound, NotFound
@@ -199,7 +200,8 @@ def test_what_is_not_there_is_refused(platform: Platform) -> None:
         platform.training.prompt("desk/support", TASKS, lambda output, row: 1, reflection="thinker")
 
 
-def test_rows_that_all_fail_end_the_job_with_the_reason(platform: Platform) -> None:
+def test_rows_that_all_fail_end_the_job_with_the_reason(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SystemClock, "sleep", lambda self, seconds, woken=None: None)  # between the tries
     tasks = [{"prompt": "fail"}]
     with pytest.raises(JobFailed, match=r"no held-out task was answered and scored: .* it is down"):
         platform.training.prompt("desk/support", tasks, contains, reflection="thinker").wait()
