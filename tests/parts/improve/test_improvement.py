@@ -278,9 +278,10 @@ def test_a_road_from_a_checkpoint_begins_there(trains: Platform) -> None:
         improve("desk/second", [{"prompt": f"{at}"} for at in range(9)], "token_f1", roads=[improve.sft()])
 
 
-def test_a_loop_without_held_out_tasks_or_with_the_teacher_of_another_road_is_refused(trains: Platform) -> None:
+def test_what_the_job_of_a_road_would_refuse_is_refused_at_once(trains: Platform) -> None:
     for road, place in (
         ({"road": "rl", "teacher": "tabular-mini"}, r"roads\.0\.teacher: is for the road distil"),
+        ({"road": "sft", "data": [{"messages": [{"role": "user"}]}]}, r"roads\.0\.data\.0\.messages"),
         ({"road": "rl", "stop_when": {"score": 1.0}}, r"roads\.0\.stop_when: needs held-out tasks"),
         ({"road": "distil", "teacher": 5}, r"roads\.0\.teacher"),
     ):

@@ -40,7 +40,7 @@ from modelyard.platform.listing import Listing
 from modelyard.platform.models.service import Models
 from modelyard.platform.paging import iter_index
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training.data import own
+from modelyard.platform.training.data import any_form, own, rows_of
 from modelyard.platform.training.methods import METHODS, resolved
 from modelyard.platform.training.submission import CHILD, SEED_BYTES, require_offered
 from modelyard.platform.usage.booking import budget_id
@@ -318,11 +318,13 @@ class Improve(Roads):
         if base not in list(Models(self._runtime, self._principal).trainable()):
             raise InvalidInput.at(msg=f"trains the model of the variant, and {base!r} cannot be trained here")
         require_offered(self._runtime, base, kind)
-        method = METHODS[kind].of(self._runtime.trainers, base).config
+        method = METHODS[kind].of(self._runtime.trainers, base)
         if road.kind == SFT_ROAD:
-            resolved(method, road.options)
+            resolved(method.config, road.options)
+            for _ in rows_of(any_form(self._runtime.parts, method.rows), road.rows or ()):
+                pass
             return
-        loop = resolve(road.options, method)
+        loop = resolve(road.options, method.config)
         if loop.stop_when:
             raise InvalidInput.at("stop_when", msg="needs held-out tasks, which a road does not have; leave it out")
         if loop.teacher is not None:
