@@ -297,13 +297,23 @@ def test_a_name_is_taken_once_even_under_a_key(platform: Platform) -> None:
     assert len([*platform.improve.list()]) == 1
 
 
-def test_roads_are_shown_as_far_as_they_have_come(platform: Platform) -> None:
-    made = start(platform, "fool", "thinker")
-    assert [(one.road, one.job, one.version) for one in made.roads()] == [("prompt", None, None)] * 2
-    found = made.result().roads
-    assert [one.job for one in made.roads()] == [one.job for one in found]
-    assert [one.version for one in made.roads()] == [None, 2]
-    assert [one.score for one in made.roads()] == [None, None]
+def test_roads_are_shown_as_far_as_they_have_come() -> None:
+    during = list[tuple[str | None, ...]]()
+
+    def watched(request: Any) -> str:
+        during.append(tuple(one.job for one in made.roads()))
+        return script(request)
+
+    with open_platform(backend=ScriptedBackend(watched, MODELS), randomness=Random(1).randbytes) as platform:
+        platform.variants.publish("desk/support", model="scripted", system=BEGIN)
+        made = start(platform, "fool", "thinker")
+        assert [(one.road, one.job, one.version) for one in made.roads()] == [("prompt", None, None)] * 2
+        first, second = made.result().roads
+        assert (during[0], (first.job, second.job) in during) == ((first.job, None), True)
+        assert [(one.job, one.version, one.score) for one in made.roads()] == [
+            (first.job, None, None),
+            (second.job, 2, None),
+        ]
 
 
 def test_rows_that_nobody_could_score_are_said_and_no_road_is_recommended(platform: Platform) -> None:
@@ -314,3 +324,11 @@ def test_rows_that_nobody_could_score_are_said_and_no_road_is_recommended(platfo
     assert (found.baseline, found.best) == (None, None)
     assert found.recommendation == "No road is shown to be better than local/desk/support@1: keep it."
     assert "the first line has no score" in str(found)
+
+
+def test_versions_that_gave_no_answer_to_compare_have_no_score(trains: Platform) -> None:
+    trains.usage.set_budget(5, entity="local", project="desk")
+    roads = ["sft", {"road": "sft", "epochs": 2}]
+    found = trains.improve("desk/support", SAID, "token_f1", roads=roads, seed=1, max_tokens=10_000).result()
+    assert [(one.version, one.score, one.verdict) for one in found.roads] == [(2, None, None), (3, None, None)]
+    assert found.best is None

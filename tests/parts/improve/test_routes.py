@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -35,10 +36,11 @@ IMPROVE: dict[str, Any] = {
 
 
 @pytest.fixture
-def client() -> Iterator[Client]:
-    """A client of a platform where a worker has announced itself; jobs run when the test runs them."""
+def client(tmp_path: Path) -> Iterator[Client]:
+    """A client of a platform on SQLite where a worker has announced itself; jobs run when the test runs them."""
     backend = ScriptedBackend(script, MODELS, pricing=PRICES)
-    with open_platform(backend=backend, entity="acme", randomness=Random(1).randbytes) as platform:
+    store = tmp_path / "yard.db"
+    with open_platform(store, backend=backend, entity="acme", randomness=Random(1).randbytes) as platform:
         platform.variants.publish("desk/support", model="scripted", system=BEGIN)
         platform.worker().beat()
         yield client_of(platform)
@@ -70,7 +72,8 @@ def test_a_prompt_job_is_started_followed_and_shown(client: Client) -> None:
     assert (proposals["data"][0]["text"], proposals["data"][0]["parent"], proposals["has_more"]) == (BEGIN, None, True)
     rest = client.ok("GET", f"{path}/proposals", query={"after": proposals["last_id"], "limit": "100"})
     assert [one["id"] for one in rest["data"]] == [str(at) for at in range(2, 2 + len(rest["data"]))]
-    assert client.send("GET", f"{path}/proposals", query={"after": "9" * 30}).status == 404
+    for unknown in ("x", "-1", "99", "9" * 30):
+        assert client.send("GET", f"{path}/proposals", query={"after": unknown}).status == 404
     events = client.ok("GET", f"/v1/preview/training-jobs/{made['id']}/events", query={"limit": "100"})["data"]
     assert [events[0]["type"], events[-1]["type"]] == ["training_started", "training_ended"]
     assert client.ok("GET", "/v1/preview/training-jobs")["data"][0]["id"] == made["id"]
@@ -83,6 +86,8 @@ def test_prompt_jobs_are_listed_by_pages_and_cancelled_as_training_jobs_are(clie
     assert [one["id"] for one in (*page["data"], *more["data"])] == ids[::-1]
     oldest = client.ok("GET", PROMPTS, query={"order": "asc", "project": "desk", "limit": "1"})
     assert oldest["data"][0]["id"] == ids[0]
+    client.ok("POST", IMPROVEMENTS, IMPROVE)
+    assert len(client.ok("GET", PROMPTS)["data"]) == 3
     client.ok("POST", f"/v1/preview/training-jobs/{ids[0]}/cancel")
     assert client.ok("GET", f"{PROMPTS}/{ids[0]}")["status"] == "cancelled"
 
@@ -184,6 +189,7 @@ def test_it_is_shown_without_scores_when_a_run_was_deleted(client: Client) -> No
 
 def test_improvements_are_listed_by_pages_and_cancelled(client: Client) -> None:
     ids = [client.ok("POST", IMPROVEMENTS, {**IMPROVE, "name": f"n{at}"})["id"] for at in range(3)]
+    client.ok("POST", PROMPTS, PROMPT)
     page = client.ok("GET", IMPROVEMENTS, query={"limit": "2"})
     more = client.ok("GET", IMPROVEMENTS, query={"limit": "2", "after": page["last_id"], "project": "desk"})
     assert [one["id"] for one in (*page["data"], *more["data"])] == ids[::-1]
@@ -218,6 +224,7 @@ def test_the_same_improvement_under_a_key_is_one(client: Client) -> None:
         ({"roads": [None]}, ["body", "roads", "0"], ""),
         ({"roads": [*ROADS, "fly"]}, ["body", "roads", "2", "road"], "must be one of prompt, sft, rl, distil"),
         ({"roads": [{"road": 5}]}, ["body", "roads", "0", "road"], "must be one of"),
+        ({"roads": [{"road": []}]}, ["body", "roads", "0", "road"], "must be one of"),
         ({"roads": [{"road": "prompt"}]}, ["body", "roads", "0", "reflection"], "is required"),
         ({"roads": [{**ROADS[0], "reflection": 5}]}, ["body", "roads", "0", "reflection"], ""),
         ({"roads": [{**ROADS[0], "call": 3}]}, ["body", "roads", "0", "call"], ""),

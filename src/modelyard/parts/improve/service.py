@@ -34,7 +34,6 @@ from modelyard.platform.training.submission import SEED_BYTES
 from modelyard.protocols import Snapshot
 
 T = TypeVar("T")
-MOST_DIGITS = 10
 
 
 class PromptHandle(JobHandle):
@@ -55,8 +54,7 @@ class PromptHandle(JobHandle):
         of = self.stored().spec["optimisation"]
 
         def place(number: str, snapshot: Snapshot) -> Cursor:
-            known = number.isdecimal() and len(number) < MOST_DIGITS
-            found = get_or_none(snapshot, PromptProposal, of, int(number)) if known else None
+            found = get_or_none(snapshot, PromptProposal, of, int(number)) if number.isdecimal() else None
             if found is None:
                 raise NotFound("Proposal", number)
             return cursor_at(PromptProposal, "by_optimisation", found)
