@@ -221,6 +221,7 @@ TIES = {
     ("loops", "server"): "agents call an application of WSGI",
     ("mcp", "docs"): "agents read the docs",
     ("mcp", "steering"): "agents steer the runs that they may start",
+    ("mcp", "improve"): "agents try roads to better answers",
     ("mcp", "rollouts"): "agents roll out",
     ("rollouts", "variants"): "versions of variants are rolled out, too",
     ("webhooks", "variants"): "moves of their aliases are posted",

@@ -48,7 +48,8 @@ def test_the_road_that_is_shown_to_be_better_is_recommended_with_its_interval(pl
     assert thinker.p < 0.01
     assert found.best == thinker
     assert "Take local/desk/support@2, by the road prompt" in found.recommendation
-    assert thinker.interval in found.recommendation
+    assert thinker.interval is not None
+    assert thinker.between in found.recommendation
     assert thinker.per_usd == pytest.approx(thinker.difference / float(thinker.spent))
 
 
@@ -75,9 +76,11 @@ def test_p_is_corrected_and_intervals_are_widened_for_the_number_of_roads(platfo
     raw = [pair.comparison.metrics[0].paired for pair in two.comparison.pairs]
     smallest = min(one.p for one in raw if one.p is not None)
     assert min(one.p for one in two.roads if one.p is not None) == pytest.approx(2 * smallest)
-    alone = [f"{one.interval.low:+.4g} to {one.interval.high:+.4g}" for one in raw if one.interval is not None]
+    alone = [one.interval for one in raw if one.interval is not None]
     assert "p corrected for 2 tests (Holm)" in str(two)
-    assert not set(alone) & {one.interval for one in two.roads}
+    for narrow, road in zip(alone, two.roads, strict=True):
+        assert road.interval is not None
+        assert road.interval.low < narrow.low < narrow.high < road.interval.high
 
 
 def test_no_road_sees_the_rows_that_decide(platform: Platform, backend: ScriptedBackend) -> None:
@@ -162,7 +165,13 @@ def test_what_is_drawn_anew_is_no_other_request(platform: Platform) -> None:
     ("changed", "error", "place"),
     [
         ({"roads": []}, InvalidInput, "roads"),
-        ({"roads": ["sft"]}, InvalidInput, "roads"),
+        ({"roads": "sft"}, InvalidInput, "roads: must be 1 to 8 roads"),
+        ({"roads": [5]}, InvalidInput, r"roads\.0: must be a road"),
+        ({"roads": ["sft", "stf"]}, InvalidInput, r"roads\.1\.road: must be one of .*did you mean 'sft'"),
+        ({"roads": [{"reflection": "thinker"}]}, InvalidInput, r"roads\.0\.road: must be one of"),
+        ({"roads": ["prompt"]}, InvalidInput, r"roads\.0\.reflection: is required"),
+        ({"roads": [{"road": "distil", "teacher": None}]}, InvalidInput, r"roads\.0\.teacher: is required"),
+        ({"roads": [{"road": "sft", "data": "rows.jsonl"}]}, InvalidInput, r"roads\.0\.data: must be rows"),
         ({"budget": "much"}, InvalidInput, "budget"),
         ({"budget": "0.0000001"}, InvalidInput, "budget: must be at least 0.000001 USD for each road"),
         ({"max_tokens": 0}, InvalidInput, "max_tokens: must be a whole number"),
@@ -176,6 +185,8 @@ def test_what_is_drawn_anew_is_no_other_request(platform: Platform) -> None:
         ({"unseen": 1.0}, InvalidInput, "unseen"),
         ({"unseen": 0.01}, InvalidInput, "unseen"),
         ({"target": "desk/nothing"}, NotFound, "nothing"),
+        ({"target": "desk"}, InvalidInput, "target: must be such as"),
+        ({"tasks": [*MANY, {"expected": "no question"}]}, InvalidInput, rf"tasks\.{len(MANY)}\.messages"),
     ],
 )
 def test_what_cannot_be_gone_is_refused(
@@ -265,3 +276,59 @@ def test_a_road_from_a_checkpoint_begins_there(trains: Platform) -> None:
         improve("desk/second", SAID, "token_f1", roads=[improve.rl()], seed=1)
     with pytest.raises(InvalidInput, match="expected answer"):
         improve("desk/second", [{"prompt": f"{at}"} for at in range(9)], "token_f1", roads=[improve.sft()])
+
+
+def test_what_the_job_of_a_road_would_refuse_is_refused_at_once(trains: Platform) -> None:
+    for road, place in (
+        ({"road": "rl", "teacher": "tabular-mini"}, r"roads\.0\.teacher: is for the road distil"),
+        ({"road": "sft", "data": [{"messages": [{"role": "user"}]}]}, r"roads\.0\.data\.0\.messages"),
+        ({"road": "rl", "stop_when": {"score": 1.0}}, r"roads\.0\.stop_when: needs held-out tasks"),
+        ({"road": "distil", "teacher": 5}, r"roads\.0\.teacher"),
+    ):
+        with pytest.raises(InvalidInput, match=place):
+            trains.improve("desk/support", SAID, "token_f1", roads=[road], seed=1)
+    assert not trains.improve.list()
+
+
+def test_a_name_is_taken_once_even_under_a_key(platform: Platform) -> None:
+    start(platform, "thinker")
+    with pytest.raises(Conflict, match="desk/better already"):
+        start(platform, "thinker", idempotency_key="other")
+    assert len([*platform.improve.list()]) == 1
+
+
+def test_roads_are_shown_as_far_as_they_have_come() -> None:
+    during = list[tuple[str | None, ...]]()
+
+    def watched(request: Any) -> str:
+        during.append(tuple(one.job for one in made.roads()))
+        return script(request)
+
+    with open_platform(backend=ScriptedBackend(watched, MODELS), randomness=Random(1).randbytes) as platform:
+        platform.variants.publish("desk/support", model="scripted", system=BEGIN)
+        made = start(platform, "fool", "thinker")
+        assert [(one.road, one.job, one.version) for one in made.roads()] == [("prompt", None, None)] * 2
+        first, second = made.result().roads
+        assert (during[0], (first.job, second.job) in during) == ((first.job, None), True)
+        assert [(one.job, one.version, one.score) for one in made.roads()] == [
+            (first.job, None, None),
+            (second.job, 2, None),
+        ]
+
+
+def test_rows_that_nobody_could_score_are_said_and_no_road_is_recommended(platform: Platform) -> None:
+    made = start(platform, "thinker")
+    platform.usage.set_budget("0.000001", entity="local", project="desk")
+    platform.worker().run_until_idle()
+    found = made.result()
+    assert (found.baseline, found.best) == (None, None)
+    assert found.recommendation == "No road is shown to be better than local/desk/support@1: keep it."
+    assert "the first line has no score" in str(found)
+
+
+def test_versions_that_gave_no_answer_to_compare_have_no_score(trains: Platform) -> None:
+    trains.usage.set_budget(5, entity="local", project="desk")
+    roads = ["sft", {"road": "sft", "epochs": 2}]
+    found = trains.improve("desk/support", SAID, "token_f1", roads=roads, seed=1, max_tokens=10_000).result()
+    assert [(one.version, one.score, one.verdict) for one in found.roads] == [(2, None, None), (3, None, None)]
+    assert found.best is None

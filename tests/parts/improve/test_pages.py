@@ -98,6 +98,7 @@ def test_roads_are_gone_from_the_command_line(tmp_path: Path) -> None:
     assert "where all began" in say("show", "desk/autumn", "--save", str(tmp_path / "roads.html"))
     assert "where all began" in (tmp_path / "roads.html").read_text()
     assert [one["road"] for one in json.loads(say("show", "desk/autumn", "--json"))["roads"]] == ["prompt", "sft"]
-    assert "must have a road" in say(*asked, "--road", "fly", code=2)
-    assert "reflection" in say(*asked, "--road", "prompt", code=2)
+    assert "roads.0.road: must be one of prompt, sft" in say(*asked, "--road", "fly", code=1)
+    assert "roads.1.reflection: is required" in say(*asked, "--road", "sft", "--road", "prompt", code=1)
+    assert "--road is no JSON" in say(*asked, "--road", "{sft", code=2)
     assert "not found" in say("show", "desk/spring", code=1)

@@ -82,7 +82,7 @@ def test_its_events_are_steps_of_a_training_job(platform: Platform) -> None:
     assert [events[0].type, events[-1].type] == ["training_started", "training_ended"]
     assert events[0].data["held_out"] == 0.0
     rounds = job.metrics()[1:]
-    assert len(rounds) == len(job.proposals()) - 1
+    assert len(rounds) == len([*job.proposals()]) - 1
     assert [one.values["held_out"] for one in rounds] == sorted(one.values["held_out"] for one in rounds)
     shown = job.refresh()
     assert (shown.kind, shown.total, shown.status) == ("prompt", 200, JobStatus.SUCCEEDED)
@@ -130,7 +130,7 @@ def test_a_budget_of_the_entity_ends_it_and_it_is_resumed_without_a_call_asked_t
     assert resumed.version().number == 2
     answers = [tuple(m.text for m in one.messages) for one in backend.requests if one.model == "scripted"]
     assert len(answers) == len(set(answers))
-    assert [one.number for one in resumed.proposals()] == list(range(len(resumed.proposals())))
+    assert [one.number for one in resumed.proposals()] == list(range(len([*resumed.proposals()])))
 
 
 def test_a_prompt_that_nothing_beats_makes_no_version(platform: Platform) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ def test_what_reads_is_always_there_and_what_acts_only_where_it_is_allowed() -> 
     acting = {tool.name for tool in TOOLS if tool.act}
     assert READS.keys() == {tool.name for tool in TOOLS} - acting
     assert tools_for(["promote"]).keys() - READS.keys() == {"promote", "roll_out", "roll_back"}
-    assert tools_for(["train"]).keys() - READS.keys() == {"create_model", "train"}
+    assert tools_for(["train"]).keys() - READS.keys() == {"create_model", "improve", "train"}
     assert ALL.keys() - READS.keys() == acting
 
 
@@ -54,13 +55,28 @@ def test_each_tool_says_what_it_does_and_takes_and_refuses_what_it_does_not_know
         assert tool.help.endswith(".")
         assert all("description" in json.dumps(field) for field in tool.schema["properties"].values())
         assert refusal(yard, tool.name, bogus=1).startswith(("bogus: is not known", "baseline: "))
-    assert size(READS) < 8_000
-    assert size(ALL) < 14_000
+    assert size(READS) < 8_200
+    assert size(ALL) < 15_000
 
 
 def size(tools: Mapping[str, AgentTool]) -> int:
     """How much a client reads before it asks anything."""
     return len(json.dumps([[tool.name, tool.help, tool.schema] for tool in tools.values()]))
+
+
+def test_roads_are_gone_and_told(yard: Platform, tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text("".join(json.dumps(one) + "\n" for one in [*rows(6), *rows(6, "other row")]))
+    yard.variants.publish("desk/support", model="echo", system="Say it.")
+    road = {"road": "prompt", "reflection": "echo", "calls": 4}
+    asked = {"target": "desk/support", "tasks": str(tasks), "reward": "exact_match", "roads": [road], "name": "autumn"}
+    assert refusal(yard, "improve", READS, **asked).startswith("there is no tool 'improve'")
+    assert refusal(yard, "improve", **{**asked, "roads": ["fly"]}).startswith("roads.0.road: must be one of")
+    made = answer(yard, "improve", **asked, idempotency_key="once")
+    assert answer(yard, "improve", **asked, idempotency_key="once") == made
+    assert answer(yard, "improvement", improvement=made["improvement"])["roads"][0]["road"] == "prompt"
+    yard.worker().run_until_idle()
+    assert "keep it" in answer(yard, "improvement", improvement="desk/autumn")["text"]
 
 
 def test_pages_follow_each_other_to_the_end(yard: Platform) -> None:

@@ -2,11 +2,10 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
 import click
 
 from modelyard.cli.answers import json_text
@@ -14,8 +13,7 @@ from modelyard.cli.lazy_group import Group
 from modelyard.cli.names import values_option
 from modelyard.cli.terminal import PlaceType, StoreName, json_option, not_empty, opened, show, store_option
 from modelyard.errors import JobFailed
-from modelyard.parts.improve.improvement import ImprovementResult
-from modelyard.parts.improve.roads import DISTIL_ROAD, PROMPT_ROAD, RL_ROAD, SFT_ROAD, Road, Roads
+from modelyard.parts.improve.result import ImprovementResult
 from modelyard.report.terminal import log_to_terminal
 
 
@@ -71,25 +69,12 @@ def train_prompt(
 
 # ---- improvements
 
-ROADS: Mapping[str, Callable[..., Road]] = {
-    PROMPT_ROAD: Roads.prompt,
-    SFT_ROAD: Roads.sft,
-    RL_ROAD: Roads.rl,
-    DISTIL_ROAD: Roads.distil,
-}
 
-
-def _read_roads(given: tuple[str, ...]) -> list[Road]:
-    found = []
-    for text in given:
-        try:
-            options = json.loads(text) if text.startswith("{") else {"road": text}
-            found.append(ROADS[str(options.pop("road", ""))](**options))
-        except KeyError as wrong:
-            raise click.UsageError(f"--road must have a road, which is one of {', '.join(ROADS)}") from wrong
-        except (ValueError, TypeError) as wrong:
-            raise click.UsageError(f"--road {text}: {wrong}") from wrong
-    return found
+def _read_roads(given: tuple[str, ...]) -> list[Mapping[str, Any] | str]:
+    try:
+        return [json.loads(text) if text.startswith("{") else text for text in given]
+    except ValueError as wrong:
+        raise click.UsageError(f"--road is no JSON: {wrong}") from wrong
 
 
 @click.group(cls=Group)
@@ -164,5 +149,5 @@ def show_improvement(store: StoreName, improvement: str, save: Path | None, as_j
 
 
 def _said(found: ImprovementResult) -> dict[str, Any]:
-    lines = [{**attrs.asdict(one), "per_usd": one.per_usd} for one in found.roads]
+    lines = [one.plain() for one in found.roads]
     return {"recommendation": found.recommendation, "baseline": found.baseline, "roads": lines}

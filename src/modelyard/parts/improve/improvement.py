@@ -3,31 +3,28 @@
 import random
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_DOWN, Decimal
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
-import attrs
-
 from modelyard.domain.canonical import digest
-from modelyard.domain.evaluation.comparison import MetricComparison, Verdict
+from modelyard.domain.evaluation.comparison import MetricComparison
 from modelyard.domain.evaluation.statistics import CONFIDENCE, Interval
 from modelyard.domain.identity import Attribution, Principal, check_idempotency_key, check_name
 from modelyard.domain.job import Job, JobKind, JobStatus
 from modelyard.domain.models import Checkpoint, Model, ModelName
+from modelyard.domain.record import Order
 from modelyard.domain.usage import Budget
 from modelyard.errors import Conflict, InvalidInput, NotFound, located_at
 from modelyard.formats.json import as_json
 from modelyard.parts.comparisons.service import CompareAll
-from modelyard.parts.comparisons.several import RunsComparison
-from modelyard.parts.comparisons.sheet import Sheet, SheetTable, Shown
 from modelyard.parts.distillation.taught import Teacher
 from modelyard.parts.improve.config import AMOUNT_RULE, MOST_MONEY, PromptConfig, amount, as_text
+from modelyard.parts.improve.found import found_job, listed_jobs
 from modelyard.parts.improve.journey import RUNS, WENT
 from modelyard.parts.improve.part import IMPROVE, ROADS
-from modelyard.parts.improve.roads import DISTIL_ROAD, PROMPT_ROAD, SFT_ROAD, Road, Roads
-from modelyard.parts.loops.request import Reward, Tasks, kept_reward, resolve, stored_tasks, tasks_given
-from modelyard.parts.reports.frames import load_pandas
-from modelyard.parts.reports.line_plot import Panel, Plot, Series
+from modelyard.parts.improve.result import ImprovementResult, RoadResult
+from modelyard.parts.improve.roads import DISTIL_ROAD, PROMPT_ROAD, RL_ROAD, SFT_ROAD, Road, Roads, road_of
+from modelyard.parts.loops.request import Reward, Tasks, kept_reward, lines_of, resolve, stored_tasks, tasks_given
 from modelyard.parts.variants.asking import ServedVariant
 from modelyard.parts.variants.models import full_name
 from modelyard.parts.variants.naming import found_variant, found_version, named
@@ -39,112 +36,19 @@ from modelyard.platform.jobs.claims import requester_spec
 from modelyard.platform.jobs.queue import announce, enqueue
 from modelyard.platform.jobs.service import cancel_found
 from modelyard.platform.jobs.waiting import wait_for_success
+from modelyard.platform.listing import Listing
 from modelyard.platform.models.service import Models
-from modelyard.platform.paging import get_or_none, iter_index
+from modelyard.platform.paging import iter_index
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training.data import own
+from modelyard.platform.training.data import any_form, own, rows_of
 from modelyard.platform.training.methods import METHODS, resolved
-from modelyard.platform.training.submission import SEED_BYTES, require_offered
+from modelyard.platform.training.submission import CHILD, SEED_BYTES, require_offered
 from modelyard.platform.usage.booking import budget_id
 from modelyard.protocols import Snapshot, Tx
-from modelyard.report.numbers import NONE
 
 MOST_ROADS = 8
 LEAST_SHARE = Decimal("0.000001")
 LEAST_UNSEEN = 2
-COLUMNS = ("road", "version", "score", "difference", "interval", "p", "verdict", "USD", "per USD", "what happened")
-NUMBERS = ("score", "difference", "interval", "p", "USD", "per USD")
-
-
-@attrs.frozen
-class RoadResult:
-    """What a road came to. `version` is that of the variant, None where it made none. `score` is the mean reward of it
-    on the unseen rows, and `difference` that to the version that all began with, with its interval, which is widened
-    for the number of roads (Bonferroni); `p` is corrected for it, too (Holm). `spent` is in USD. `why` says what has
-    ended it, in words."""
-
-    road: str
-    version: int | None
-    score: float | None
-    difference: float | None
-    interval: str
-    p: float | None
-    verdict: Verdict | None
-    spent: Decimal
-    why: str
-
-    @property
-    def per_usd(self) -> float | None:
-        """How much of the reward a USD has bought, None for what was free or made nothing."""
-        return None if not self.spent or self.difference is None else self.difference / float(self.spent)
-
-
-@attrs.frozen(repr=False, slots=False)
-class ImprovementResult(Shown):
-    """The roads of an improvement side by side: `print` it, leave it at the end of a notebook's cell, or save it.
-    `baseline` is the score of the version `number` that all began with, on the same `rows`."""
-
-    name: str
-    variant: str
-    number: int
-    baseline: float | None
-    rows: int
-    roads: tuple[RoadResult, ...]
-    comparison: RunsComparison | None
-
-    @property
-    def best(self) -> RoadResult | None:
-        """The road that is shown to be better than the beginning, by most; None if none is."""
-        better = [one for one in self.roads if one.verdict is Verdict.BETTER]
-        return max(better, key=lambda one: one.difference or 0.0, default=None)
-
-    @property
-    def recommendation(self) -> str:
-        """What to serve, in words."""
-        best = self.best
-        if best is None:
-            return f"No road is shown to be better than {self.variant}@{self.number}: keep it."
-        return (
-            f"Take {self.variant}@{best.version}, by the road {best.road}: {best.difference:+.4g} ({best.interval}) "
-            f"on unseen rows, for {best.spent:f} USD."
-        )
-
-    def plot(self) -> Plot:
-        """Plot the score on unseen rows against what was spent, a line from the beginning to each road."""
-        start = self.baseline or 0.0
-        scored = [(one, one.score) for one in self.roads if one.score is not None]
-        ends = [(f"{one.road}, version {one.version}", (float(one.spent), score)) for one, score in scored]
-        lines = [Series(road, [(0.0, start), end]) for road, end in ends]
-        return Plot("Roads by what they cost", "USD spent", (Panel("score on unseen rows", tuple(lines)),))
-
-    def to_pandas(self) -> Any:
-        """Return the roads as a data frame. Raises `MissingExtra` if pandas is not installed."""
-        return load_pandas().DataFrame([{**attrs.asdict(one), "per_usd": one.per_usd} for one in self.roads])
-
-    def __repr__(self) -> str:
-        return f"<ImprovementResult {self.name}: {self.recommendation}>"
-
-    @cached_property
-    def sheet(self) -> Sheet:
-        """The table of the roads, and what it says."""
-        start = (f"{self.variant}@{self.number}", self.number, _number(self.baseline), *[NONE] * 6, "where all began")
-        lines = [start, *(_line(one) for one in self.roads)]
-        notes = [f"means of {self.rows} rows that no road has seen; differences from the first line, row by row"]
-        if self.comparison is not None and self.comparison.tests > 1:
-            notes.append(f"p corrected for {self.comparison.tests} tests (Holm)")
-        table = SheetTable("Roads", COLUMNS, lines, NUMBERS)
-        return Sheet(f"Improvement {self.name}", [self.recommendation], [table], notes)
-
-
-def _line(one: RoadResult) -> tuple[object, ...]:
-    made = NONE if one.version is None else one.version
-    verdict = NONE if one.verdict is None else one.verdict.value
-    numbers = (_number(one.score), _number(one.difference), one.interval or NONE, _number(one.p))
-    return one.road, made, *numbers, verdict, f"{one.spent:f}", _number(one.per_usd), one.why
-
-
-def _number(value: float | None) -> str:
-    return NONE if value is None else f"{value:.4g}"
 
 
 class ImprovementHandle:
@@ -196,17 +100,25 @@ class ImprovementHandle:
             sure = 1 - (1 - CONFIDENCE) / (len(runs) - 1)  # so that all intervals hold together
             wide = compare(runs, runs[0], confidence=sure)
             for pair, other, name in zip(several.pairs, wide.pairs, [*job.result[RUNS]][1:], strict=True):
-                interval = other.comparison.metrics[0].paired.interval
-                by_version[int(name.rpartition("@")[2])] = pair.comparison.metrics[0], interval
+                if pair.comparison.metrics:  # none where no row of a run was answered and scored
+                    interval = other.comparison.metrics[0].paired.interval
+                    by_version[int(name.rpartition("@")[2])] = pair.comparison.metrics[0], interval
         baseline = self._mean(runs[0])
         roads = tuple(self._road(*one, by_version) for one in zip(job.spec[ROADS], job.result[WENT], strict=True))
         variant = f"{job.entity}/{job.project}/{job.spec['variant']}"
         counts = (job.spec["held_out"], roads, several)
         return ImprovementResult(self.name, variant, job.spec["version"], baseline, *counts)
 
+    def roads(self) -> tuple[RoadResult, ...]:
+        """Return the roads as far as they have come, without scores: those are in the `result`."""
+        job = self.stored()
+        begun = [*job.result.get(WENT, ()), {"job": job.result.get(CHILD)}]
+        left = len(job.spec[ROADS]) - len(begun)
+        return tuple(self._road(*one, {}) for one in zip(job.spec[ROADS], [*begun, *[{}] * left], strict=False))
+
     def _mean(self, run_id: str) -> float | None:
         found = Evaluations(self._runtime, self._principal).report(run_id)
-        return found.aggregate.metrics[0].mean
+        return next((one.mean for one in found.aggregate.metrics), None)
 
     def _road(
         self,
@@ -214,19 +126,16 @@ class ImprovementHandle:
         went: Mapping[str, Any],
         by_version: Mapping[int, tuple[MetricComparison, Interval | None]],
     ) -> RoadResult:
-        version, spent = went.get("version"), Decimal(went.get("spent", "0"))
-        if version is None or version not in by_version:
-            return RoadResult(road["kind"], version, None, None, "", None, None, spent, went["why"])
-        found, interval = by_version[version]
-        between = "" if interval is None else f"{interval.low:+.4g} to {interval.high:+.4g}"
-        numbers = (found.candidate, found.paired.difference, between, found.corrected, found.verdict)
-        return RoadResult(road["kind"], version, *numbers, spent, went["why"])
+        version, found = went.get("version"), by_version.get(went.get("version", 0))
+        ended: Any = {"spent": Decimal(went.get("spent", "0")), "why": went.get("why", ""), "job": went.get("job")}
+        if found is None:
+            return RoadResult(road["kind"], version, None, None, None, None, None, **ended)
+        metric, interval = found
+        numbers: Any = (metric.candidate, metric.paired.difference, interval, metric.corrected, metric.verdict)
+        return RoadResult(road["kind"], version, *numbers, **ended)
 
     def _found(self, snapshot: Snapshot) -> Job:
-        job = get_or_none(snapshot, Job, self.id)
-        if job is None or job.kind != IMPROVE or not self._principal.scope.covers(job.entity, job.project):
-            raise NotFound("Improvement", self.id)
-        return job
+        return found_job(snapshot, self._principal, IMPROVE, "Improvement", self.id)
 
 
 class Improve(Roads):
@@ -245,7 +154,7 @@ class Improve(Roads):
         tasks: Tasks,
         reward: Reward | None = None,
         *,
-        roads: Sequence[Road],
+        roads: Sequence[Road | Mapping[str, Any] | str],
         budget: "str | int | Decimal | None" = None,
         unseen: float = 0.3,
         max_tokens: int = 1024,
@@ -261,45 +170,40 @@ class Improve(Roads):
         road is a job of its own, and makes a version of the variant; those that train make a model of their own, from
         the base model, or for `sft` from the checkpoint that the variant has. The budget in USD is what the roads may
         spend together; the comparison is booked besides. A road that fails or runs out of its part ends with its best
-        until then. Raises as `training.prompt`, and `Conflict` for a name that is taken.
+        until then. A road may be given as data, too, as on the command line: "sft", or {"road": "prompt", ...}. Raises
+        as `training.prompt`, and `Conflict` for a name that is taken.
         """
-        if (
-            not isinstance(roads, Sequence)
-            or not 1 <= len(roads) <= MOST_ROADS
-            or not all(isinstance(one, Road) for one in roads)
-        ):
+        if not isinstance(roads, Sequence) or isinstance(roads, str) or not 1 <= len(roads) <= MOST_ROADS:
             raise InvalidInput.at("roads", msg=f"must be 1 to {MOST_ROADS} roads, such as platform.improve.sft()")
+        given = [_road_at(at, one) for at, one in enumerate(roads)]
         if budget is not None and amount(budget) is None:
             raise InvalidInput.at("budget", msg=AMOUNT_RULE)
         share = _share(amount(budget), len(roads))
         config = resolved(PromptConfig, {"reflection": "", "max_tokens": max_tokens, "seed": seed})
         key = check_idempotency_key(idempotency_key)
-        told = [[one.kind, dict(one.options), None if one.rows is None else list(one.rows)] for one in roads]
+        told = [[one.kind, dict(one.options), None if one.rows is None else list(one.rows)] for one in given]
         asked = [as_json(told, at=("roads",)), str(budget), unseen, max_tokens, seed, name]
-        variant, version, checkpoint, taken = self._runtime.store.read(partial(self._start, target))
+        variant, version, checkpoint = self._runtime.store.read(partial(self._start, target))
         self._runtime.require_room()
         namespace, job_id = (variant.entity, variant.project), self._runtime.ids()
         named_ = check_name(name or f"{variant.name}-{job_id[-6:]}", "name")
-        if named_ in taken and key is None:
-            raise Conflict(f"there is an improvement {variant.project}/{named_} already; choose another name")
         drawn = int.from_bytes(self._runtime.randomness(SEED_BYTES), "big") if seed is None else seed
         scorer = kept_reward(self._runtime, self._principal, namespace, reward)
         rows = list(tasks_given(self._runtime, self._principal, tasks))
         asked.append(digest(as_json(rows, at=("tasks",))))
-        shown, kept = _split(rows, unseen, drawn)
         served = ServedVariant(variant, version)
+        for _ in lines_of(rows, "tasks", {}, lambda row: messages_of(served.row(row))):
+            pass
+        shown, kept = _split(rows, unseen, drawn)
         parts = [
-            self._part(one, at, variant, version, checkpoint, named_, job_id, shown) for at, one in enumerate(roads)
+            self._part(one, at, variant, version, checkpoint, named_, job_id, shown) for at, one in enumerate(given)
         ]
         now = self._runtime.clock.now()
         parts = [{**one, "budget": share} for one in parts]
         trained = [one for one in parts if one["model"]]
         models = [Model(one["model_id"], *namespace, one["model"], one["base"], now) for one in trained]
 
-        with stored_tasks(self._runtime, self._principal, shown, kept, lambda row: messages_of(served.row(row))) as (
-            stored,
-            counts,
-        ):
+        with stored_tasks(self._runtime, self._principal, shown, kept, _checked) as (stored, counts):
             spec = {
                 "request": digest(as_json([variant.id, target, scorer, asked])),
                 "name": named_,
@@ -335,20 +239,22 @@ class Improve(Roads):
                 return one
         raise NotFound("Improvement", name)
 
-    def list(self) -> "list[ImprovementHandle]":
-        """List the improvements that the caller may see, the newest first."""
-        scope = self._principal.scope
+    def list(
+        self, *, project: str | None = None, entity: str | None = None, order: Order = "desc"
+    ) -> Listing[ImprovementHandle]:
+        """List improvements, the newest first: all that the caller may see, or those of an entity or a project.
 
-        def query(snapshot: Snapshot) -> list[str]:
-            index = ("all",) if scope.entity is None else ("by_entity", scope.entity)
-            found = iter_index(snapshot, Job, *index)
-            return [one.id for one in found if one.kind == IMPROVE and scope.covers(one.entity, one.project)]
+        Raises `Forbidden`.
+        """
 
-        ids = self._runtime.store.read(query)
-        return [ImprovementHandle(self._runtime, self._principal, one) for one in reversed(ids)]
+        def shown(job: Job) -> ImprovementHandle:
+            return ImprovementHandle(self._runtime, self._principal, job.id)
 
-    def _start(self, target: str, snapshot: Snapshot) -> tuple[Variant, VariantVersion, Checkpoint | None, set[str]]:
-        parsed = named(target, self._principal.entity)
+        of = self._runtime, self._principal, IMPROVE, "Improvement"
+        return listed_jobs(*of, shown, project, entity, order)
+
+    def _start(self, target: str, snapshot: Snapshot) -> tuple[Variant, VariantVersion, Checkpoint | None]:
+        parsed = named(target, self._principal.entity, "target")
         variant = found_variant(snapshot, self._principal, parsed)
         version = found_version(snapshot, variant, parsed)
         trained = ModelName.parse(full_name(variant.entity, version.content.model))
@@ -356,9 +262,7 @@ class Improve(Roads):
         if trained is not None and trained.step is not None:
             model = snapshot.find(Model, "name", trained.entity, trained.project, trained.name)
             checkpoint = None if model is None else snapshot.find(Checkpoint, "step", model.id, trained.step)
-        jobs = iter_index(snapshot, Job, "by_entity", variant.entity)
-        own_ = [one for one in jobs if one.kind == IMPROVE and one.project == variant.project]
-        return variant, version, checkpoint, {one.spec["name"] for one in own_}
+        return variant, version, checkpoint
 
     def _part(
         self,
@@ -410,19 +314,33 @@ class Improve(Roads):
             config = resolved(PromptConfig, as_text(road.options))
             CompletionModel.of(self._runtime, self._principal, config.reflection, namespace, {})
             return
-        if road.kind == DISTIL_ROAD:
-            Teacher(self._runtime, self._principal, Attribution(*namespace), road.options["teacher"]).require()
         kind = {SFT_ROAD: JobKind.SFT, DISTIL_ROAD: JobKind.DISTILL}.get(road.kind, JobKind.RL)
         if base not in list(Models(self._runtime, self._principal).trainable()):
             raise InvalidInput.at(msg=f"trains the model of the variant, and {base!r} cannot be trained here")
         require_offered(self._runtime, base, kind)
-        method = METHODS[kind].of(self._runtime.trainers, base).config
-        (resolved if road.kind == SFT_ROAD else _of_loop)(method, road.options)
+        method = METHODS[kind].of(self._runtime.trainers, base)
+        if road.kind == SFT_ROAD:
+            resolved(method.config, road.options)
+            for _ in rows_of(any_form(self._runtime.parts, method.rows), road.rows or ()):
+                pass
+            return
+        loop = resolve(road.options, method.config)
+        if loop.stop_when:
+            raise InvalidInput.at("stop_when", msg="needs held-out tasks, which a road does not have; leave it out")
+        if loop.teacher is not None:
+            if road.kind == RL_ROAD:
+                raise InvalidInput.at("teacher", msg=f"is for the road {DISTIL_ROAD}; take that, or leave it out")
+            Teacher(self._runtime, self._principal, Attribution(*namespace), loop.teacher).require()
 
     def _add(self, job: Job, models: Sequence[Model], parts: Sequence[Mapping[str, Any]], tx: Tx) -> Job:
         made = enqueue(tx, job, self._runtime.settings.max_queued_jobs)
         if made.id != job.id:
             return made
+        others = (one for one in iter_index(tx, Job, "of_kind", IMPROVE) if one.id != job.id)
+        place = (job.entity, job.project, job.spec["name"])
+        if place in ((one.entity, one.project, one.spec["name"]) for one in others):
+            name = f"{job.project}/{job.spec['name']}"
+            raise Conflict(f"there is an improvement {name} already; choose another name")
         for model, part in zip(models, parts, strict=True):
             create(tx, model, self._runtime.ids(), False)
             limit = MOST_MONEY if part["budget"] is None else Decimal(part["budget"])
@@ -438,8 +356,13 @@ def _check_rows(rows: Sequence[object], at: int) -> None:
         raise InvalidInput.at("roads", at, "data", msg="has no rows; an iterator that was read before has none")
 
 
-def _of_loop(config: Any, options: Mapping[str, Any]) -> object:
-    return resolve(options, config)
+def _road_at(at: int, given: Road | Mapping[str, Any] | str) -> Road:
+    with located_at("roads", at):
+        return road_of(given)
+
+
+def _checked(row: Mapping[str, Any]) -> None:
+    """All rows are checked before some are drawn, so that a fault is told at its place among all."""
 
 
 def _share(budget: Decimal | None, roads: int) -> str | None:

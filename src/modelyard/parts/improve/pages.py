@@ -1,34 +1,28 @@
 """The pages of prompt jobs and of improvements: all of them, and one with its proposals or its roads."""
 
-from itertools import islice
-
 from modelyard.domain.job import JobStatus
 from modelyard.domain.training import TrainingJob
 from modelyard.errors import NotFound
 from modelyard.parts.comparisons.sheet import content
 from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, name_text, short_id, status_chip, when
 from modelyard.parts.improve.improvement import Improve, ImprovementHandle
-from modelyard.parts.improve.journey import WENT
-from modelyard.parts.improve.part import PROMPT, ROADS
+from modelyard.parts.improve.part import ROADS
 from modelyard.parts.improve.records import PromptProposal
 from modelyard.parts.improve.service import PromptHandle, StartPrompt
 from modelyard.parts.reports.html import Html, chip, facts, folded, joined, section, table, tag
 from modelyard.parts.reports.line_plot import figure
 from modelyard.parts.variants.differences import unified
 from modelyard.parts.variants.service import Variants
-from modelyard.platform.training.submission import CHILD
 from modelyard.report.numbers import NONE
 
 SHOWN = 50
-MOST_LOOKED_AT = 1000
 
 
 # ---- prompt jobs
 
 
 def _jobs(view: View) -> list[TrainingJob]:
-    newest = islice(view.platform.training.list(order="desc"), MOST_LOOKED_AT)
-    return [*islice((job for job in newest if job.kind == PROMPT), SHOWN)]
+    return [one.refresh() for one in view.platform.part(StartPrompt).list().page(SHOWN)]
 
 
 def listed(view: View) -> HtmlPage:
@@ -55,7 +49,7 @@ def _variant(view: View, job: TrainingJob) -> Html:
 
 def shown(view: View) -> HtmlPage:
     handle = view.platform.part(StartPrompt).get(view.params["job"])
-    job, proposals = handle.refresh(), handle.proposals()
+    job, proposals = handle.refresh(), [*handle.proposals()]
     by_number = {one.number: one for one in proposals}
     best = max((one.score for one in proposals if one.score is not None), default=None)
     columns = [
@@ -126,11 +120,11 @@ def _change(one: PromptProposal, by_number: dict[int, PromptProposal]) -> Html:
 
 
 def has_improvement(view: View) -> bool:
-    return bool(view.platform.part(Improve).list() or _jobs(view))
+    return bool(view.platform.part(Improve).list() or view.platform.part(StartPrompt).list())
 
 
 def improvements(view: View) -> HtmlPage:
-    found = [_improvement(view, one) for one in view.platform.part(Improve).list()[:SHOWN]]
+    found = [_improvement(view, one) for one in view.platform.part(Improve).list().page(SHOWN)]
     columns = [("improvement", ""), ("variant", ""), ("roads", "number"), ("status", "choice"), ("made", "brief")]
     start = 'platform.improve("desk/support", tasks, "token_f1", roads=[...], budget="5.00")'
     shown = table(columns, found) if found else empty("No improvement yet. Start one:", start)
@@ -149,13 +143,7 @@ def _improvement(view: View, one: ImprovementHandle) -> tuple[object, ...]:
 def improvement(view: View) -> HtmlPage:
     handle = view.platform.part(Improve).get(view.params["improvement"])
     job = handle.stored()
-    went = job.result.get(WENT, ())
-    jobs: list[str | None] = [one.get("job") for one in went]
-    jobs += [job.result.get(CHILD), *([None] * len(job.spec[ROADS]))]
-    lines = [
-        (road["kind"], view.link(short_id(of), "jobs", of) if of else NONE)
-        for road, of in zip(job.spec[ROADS], jobs, strict=False)
-    ]
+    lines = [(one.road, view.link(short_id(one.job), "jobs", one.job) if one.job else NONE) for one in handle.roads()]
     status = joined([status_chip(job.status), " ", job.error_message or ""])
     parts = [facts([("status", status), ("job", view.link(short_id(job.id), "jobs", job.id))])]
     if job.status is JobStatus.SUCCEEDED:

@@ -8,6 +8,7 @@ from modelyard.part import Command, DashboardPage, Part
 if TYPE_CHECKING:
     from modelyard.domain.job import Job
     from modelyard.domain.record import Record
+    from modelyard.http.route import Route
     from modelyard.parts.improve.improvement import Improve
     from modelyard.parts.improve.service import StartPrompt
     from modelyard.platform.jobs.job_type import JobType
@@ -80,6 +81,18 @@ def _improvement() -> "JobType":
     return JobType(IMPROVE, go, "improvement_ended", "improvement_failed", awaits=awaited, longest_pause=longest_row)
 
 
+def _prompt_routes() -> "Sequence[Route]":
+    from modelyard.parts.improve.routes import PROMPT_ROUTES
+
+    return PROMPT_ROUTES
+
+
+def _improvement_routes() -> "Sequence[Route]":
+    from modelyard.parts.improve.routes import IMPROVEMENT_ROUTES
+
+    return IMPROVEMENT_ROUTES
+
+
 def _pages() -> "Sequence[DashboardPage]":
     from modelyard.parts.improve import pages
 
@@ -98,6 +111,7 @@ PART = Part(
     changes=_changes,
     resources={"training.prompt": _prompt, "improve": _improve},
     job_types={PROMPT: _job, IMPROVE: _improvement},
+    routes={"training": _prompt_routes, "operations": _improvement_routes},
     pages=_pages,
     commands={
         "improve": Command(

@@ -1,12 +1,12 @@
 """The roads to better answers, as values: a prompt that is optimised, and weights that are trained."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
 
 from modelyard.domain.record import frozen_mapping
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, nearest
 
 PROMPT_ROAD, SFT_ROAD, RL_ROAD, DISTIL_ROAD = "prompt", "sft", "rl", "distil"
 
@@ -46,3 +46,31 @@ class Roads:
     def distil(*, teacher: str, **options: Any) -> Road:
         """Have the model answer as `teacher` does: a job of `training.loop` with a teacher, and its options."""
         return Road(DISTIL_ROAD, {"teacher": teacher, **options})
+
+
+_MADE: Mapping[str, Callable[..., Road]] = {
+    PROMPT_ROAD: Roads.prompt,
+    SFT_ROAD: Roads.sft,
+    RL_ROAD: Roads.rl,
+    DISTIL_ROAD: Roads.distil,
+}
+_NEEDED = {PROMPT_ROAD: "reflection", DISTIL_ROAD: "teacher"}
+
+
+def road_of(given: Road | Mapping[str, Any] | str) -> Road:
+    """Return a road, which may also be given by its name, such as "sft", or as data, such as {"road": "prompt",
+    "reflection": "big-model"}, with the options beside the name. Raises `InvalidInput`."""
+    if isinstance(given, Road):
+        kind, options = given.kind, dict(given.options)
+    elif isinstance(given, str | Mapping):
+        options = {"road": given} if isinstance(given, str) else dict(given)
+        kind = options.pop("road", None)
+        if not isinstance(kind, str) or kind not in _MADE:
+            msg = f"must be one of {', '.join(_MADE)}{nearest(kind, _MADE) if isinstance(kind, str) else ''}"
+            raise InvalidInput.at("road", msg=msg)
+    else:
+        raise InvalidInput.at(msg='must be a road, such as "sft" or {"road": "prompt", "reflection": "big-model"}')
+    needed = _NEEDED.get(kind)
+    if needed is not None and options.get(needed) is None:
+        raise InvalidInput.at(needed, msg=f"is required: the name of a model, for the road {kind}")
+    return given if isinstance(given, Road) else _MADE[kind](**options)

@@ -8,10 +8,12 @@ import attrs
 from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal, check_idempotency_key
 from modelyard.domain.job import Job
+from modelyard.domain.record import Order
 from modelyard.domain.worker import Resources, check_resources
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.json import as_json
 from modelyard.parts.improve.config import PromptConfig, PromptJobOptions, as_text
+from modelyard.parts.improve.found import found_job, listed_jobs
 from modelyard.parts.improve.part import PROMPT
 from modelyard.parts.improve.records import PromptProposal
 from modelyard.parts.loops.request import Reward, Tasks, kept_reward, stored_tasks
@@ -21,7 +23,8 @@ from modelyard.parts.variants.naming import found_variant, found_version, named
 from modelyard.parts.variants.records import Variant, VariantVersion
 from modelyard.platform.evaluations.model_under_test import CompletionModel, messages_of
 from modelyard.platform.jobs.claims import requester_spec
-from modelyard.platform.paging import get_or_none, iter_index
+from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.paging import cursor_at, get_or_none, index_listing
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import own
 from modelyard.platform.training.handle import JobHandle
@@ -46,12 +49,17 @@ class PromptHandle(JobHandle):
             raise NotFound("Version", f"{place[0]}@{place[1]}")
         return found
 
-    def proposals(self) -> list[PromptProposal]:
-        """Return what was proposed so far, in order; the first is the text that it began with."""
+    def proposals(self, order: Order = "asc") -> Listing[PromptProposal]:
+        """List what was proposed so far; the first is the text that it began with. A cursor is a number."""
         of = self.stored().spec["optimisation"]
-        return self._runtime.store.read(
-            lambda snapshot: list(iter_index(snapshot, PromptProposal, "by_optimisation", of))
-        )
+
+        def place(number: str, snapshot: Snapshot) -> Cursor:
+            found = get_or_none(snapshot, PromptProposal, of, int(number)) if number.isdecimal() else None
+            if found is None:
+                raise NotFound("Proposal", number)
+            return cursor_at(PromptProposal, "by_optimisation", found)
+
+        return index_listing(self._runtime, PromptProposal, "by_optimisation", of, place=place, order=order)
 
     def stored(self) -> Job:
         """Return the job as it is stored."""
@@ -132,6 +140,7 @@ class StartPrompt:
 
         with stored_tasks(self._runtime, self._principal, tasks, held_out, check) as (stored, counts):
             spec = {
+                "variant": found.name,
                 "variant_id": found.id,
                 "version": version.number,
                 "request": digest(as_json([found.id, variant, attrs.asdict(config), scorer, counts, stored.digest])),
@@ -148,13 +157,25 @@ class StartPrompt:
 
     def get(self, job_id: str) -> PromptHandle:
         """Return the handle of a prompt job by its id. Raises `NotFound`."""
-        found = PromptHandle(self._runtime, self._principal, job_id)
-        if found.stored().kind != PROMPT:
-            raise NotFound("Prompt job", job_id)
-        return found
+        self._runtime.store.read(lambda snapshot: found_job(snapshot, self._principal, PROMPT, "Prompt job", job_id))
+        return PromptHandle(self._runtime, self._principal, job_id)
+
+    def list(
+        self, *, project: str | None = None, entity: str | None = None, order: Order = "desc"
+    ) -> Listing[PromptHandle]:
+        """List prompt jobs, the newest first: all that the caller may see, or those of an entity or a project.
+
+        Raises `Forbidden`.
+        """
+
+        def shown(job: Job) -> PromptHandle:
+            return PromptHandle(self._runtime, self._principal, job.id)
+
+        of = self._runtime, self._principal, PROMPT, "Prompt job"
+        return listed_jobs(*of, shown, project, entity, order)
 
     def _found(self, snapshot: Snapshot, name: str) -> tuple[Variant, VariantVersion]:
-        parsed = named(name, self._principal.entity)
+        parsed = named(name, self._principal.entity, "variant")
         variant = found_variant(snapshot, self._principal, parsed)
         return variant, found_version(snapshot, variant, parsed)
 

@@ -88,8 +88,8 @@ def stored_tasks(
     counts: dict[str, int] = {}
     others = () if held_out is None else held_out
     lines = chain(
-        _lines(tasks_given(runtime, principal, tasks), "tasks", counts, check),
-        _lines(tasks_given(runtime, principal, others, "held_out"), "held_out", counts, check),
+        lines_of(tasks_given(runtime, principal, tasks), "tasks", counts, check),
+        lines_of(tasks_given(runtime, principal, others, "held_out"), "held_out", counts, check),
     )
     stored = runtime.artifacts.put(in_chunks(lines))
     with remove_unless_recorded(runtime.artifacts, stored.name):
@@ -120,9 +120,11 @@ def _check_counts(counts: Mapping[str, int], validated: bool) -> None:
         )
 
 
-def _lines(
+def lines_of(
     rows: Iterable[Mapping[str, Any]], name: str, counts: dict[str, int], check: Callable[[Mapping[str, Any]], object]
 ) -> Iterator[bytes]:
+    """Yield each row as a line, checked, and count them under the `name` of their argument, at which faults are told.
+    Raises `InvalidInput`."""
     counts[name] = 0
     for number, row in enumerate(rows):
         try:

@@ -15,6 +15,7 @@ from modelyard.formats.constraints import Within
 from modelyard.http.body_schemas import JsonSchema, Schemas
 from modelyard.parts.docs.command import matching, unknown
 from modelyard.parts.docs.pages import pages
+from modelyard.parts.improve.improvement import Improve
 from modelyard.parts.rollouts.service import THUMBS, StagedRollouts
 from modelyard.parts.steering.service import Steering
 from modelyard.platform.listing import Listing
@@ -127,6 +128,13 @@ class AskComparison:
 
 
 @attrs.frozen(kw_only=True)
+class AskImprovement:
+    """An improvement, however it is named."""
+
+    improvement: str = _needed("Its id, or project/name; `jobs` of the kind improve are all.")
+
+
+@attrs.frozen(kw_only=True)
 class AskUsage:
     """What was used, and when."""
 
@@ -187,6 +195,21 @@ class DoTrain:
     data: str = _needed("A file of JSON Lines, or the URL of a dataset.")
     options: Mapping[str, Any] = _said("Settings of the method, such as learning_rate.", {})
     idempotency_key: str | None = _said("The same request with the same key makes one job only.")
+
+
+@attrs.frozen(kw_only=True)
+class DoImprove:
+    """A variant, tasks, and the roads to try."""
+
+    target: str = _needed("The variant, such as project/name@3.")
+    tasks: str = _needed("A file of rows (.csv, else JSON Lines) or a dataset.")
+    reward: str | Mapping[str, Any] = _needed("A scorer: its type, its reference, or as data.")
+    roads: tuple[str | Mapping[str, Any], ...] = _needed(
+        'Of sft, rl, {"road": "prompt", "reflection": MODEL} and {"road": "distil", "teacher": MODEL}, with options.'
+    )
+    budget: str | None = _said("USD that the roads may spend together.")
+    name: str | None = _said("Its name.")
+    idempotency_key: str | None = _said("The same request with the same key makes one only.")
 
 
 @attrs.frozen(kw_only=True)
@@ -324,6 +347,15 @@ def compare_runs(platform: Platform, asked: AskComparison) -> Answer:
     return {"text": str(platform.evaluations.compare_all(every, baseline, lower_is_better=asked.lower_is_better))}
 
 
+def improvement(platform: Platform, asked: AskImprovement) -> Answer:
+    """Show the roads of an improvement: versions, scores, money, and what to take."""
+    found = platform.part(Improve).get(asked.improvement)
+    job = found.stored()
+    roads = [one.plain() for one in found.roads()]
+    told = {"text": str(found.result())} if job.status is JobStatus.SUCCEEDED else {"roads": roads}
+    return {"improvement": found.id, "status": job.status, "error": job.error_message, **told}
+
+
 def usage(platform: Platform, asked: AskUsage) -> Answer:
     """Sum tokens, requests and cost in USD exactly."""
     found = platform.usage.total(by=asked.by, since=asked.since, until=asked.until, month=asked.month)
@@ -398,6 +430,12 @@ def train(platform: Platform, asked: DoTrain) -> Answer:
     return {"job": made.id, "status": made.status}
 
 
+def improve(platform: Platform, asked: DoImprove) -> Answer:
+    """Try roads to better answers of a variant in the background, at equal budget. Look with `improvement`."""
+    made = platform.part(Improve)(**attrs.asdict(asked, recurse=False))
+    return {"improvement": made.id, "status": made.status}
+
+
 def promote(platform: Platform, asked: DoPromote) -> Answer:
     """Point an alias at a checkpoint, if an evaluation does not show it to be worse."""
     made = platform.models.promote(asked.model, asked.step, asked.alias, require=NotWorse(asked.evaluation))
@@ -456,6 +494,7 @@ TOOLS = (
     AgentTool(run_rows, AskRows),
     AgentTool(compare_runs, AskComparison),
     AgentTool(rollouts, Paged),
+    AgentTool(improvement, AskImprovement),
     AgentTool(usage, AskUsage),
     AgentTool(catalogue, Paged),
     AgentTool(docs, AskDocs),
@@ -463,6 +502,7 @@ TOOLS = (
     AgentTool(steer, DoSteer, "evaluate"),
     AgentTool(create_model, DoCreate, "train"),
     AgentTool(train, DoTrain, "train"),
+    AgentTool(improve, DoImprove, "train"),
     AgentTool(promote, DoPromote, "promote"),
     AgentTool(roll_out, DoRollOut, "promote"),
     AgentTool(roll_back, DoRollBack, "promote"),

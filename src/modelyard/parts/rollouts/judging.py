@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import attrs
+
 from modelyard.domain.completion import CompletionRequest, Role
 from modelyard.domain.evaluation.scorer_rules import rule_of
 from modelyard.domain.evaluation.scorers import LlmJudge, OwnRule, Unscored
 from modelyard.domain.identity import Attribution, Principal
-from modelyard.errors import InvalidInput, ModelyardError, located_at
+from modelyard.errors import InvalidInput, ModelyardError
 from modelyard.lazy import log
 from modelyard.parts.rollouts.records import (
     JUDGED_STAGE,
@@ -34,8 +36,12 @@ Ask = Callable[[CompletionRequest, Attribution], str]
 def checked_scorer(runtime: Runtime, principal: Principal, place: tuple[str, str], scorer: Any) -> Mapping[str, Any]:
     """Return a scorer as a rollout keeps it. Raises `InvalidInput` unless it is one declarative scorer that asks for
     nothing but the `prompt`, and as a completion does for the model of a judge."""
-    with located_at("shadow", "scorer"):
+    try:
         named = name_scorers(scorer, Objects(runtime, principal))
+    except InvalidInput as wrong:  # located below its name among the scorers
+        places = [("shadow", "scorer", *one.loc[2:]) for one in wrong.problems]
+        found = [attrs.evolve(one, loc=loc) for one, loc in zip(wrong.problems, places, strict=True)]
+        raise InvalidInput(found) from None
     rule = named[0].rule if len(named) == 1 else None
     if not isinstance(rule, OwnRule | LlmJudge):
         msg = "must be one declarative scorer or its reference: functions and formulas cannot be kept on a purse"

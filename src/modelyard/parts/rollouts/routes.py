@@ -80,10 +80,31 @@ class NewRolloutScore:
 
 
 @attrs.frozen
+class RolloutGuardObject:
+    """The guard of a rollout, as it is given."""
+
+    metric: str
+    margin: float
+    confidence: float
+    lower_is_better: bool
+
+
+@attrs.frozen
+class RolloutShadowObject:
+    """How requests are mirrored first, as it is given: `lasts` in minutes, such as 60m, and `scorer` as data."""
+
+    answers: int
+    share: float
+    purse: str
+    lasts: str | None
+    scorer: Mapping[str, Any] | None
+
+
+@attrs.frozen
 class RolloutObject:
-    """A rollout. `kind` is model or variant, whose steps are the numbers of versions. `stage` is the place in `canary`
-    of the share in force, -1 while requests are only mirrored. `state` is shadow, canary, watch, promoted, rolled_back
-    or stopped."""
+    """A rollout; `guard`, `also` and `shadow` have the form in which they are given. `kind` is model or variant, whose
+    steps are the numbers of versions. `stage` is the place in `canary` of the share in force, -1 while requests are
+    only mirrored. `state` is shadow, canary, watch, promoted, rolled_back or stopped."""
 
     id: str
     entity: str
@@ -94,13 +115,10 @@ class RolloutObject:
     baseline: int
     step: int
     canary: tuple[float, ...]
-    metric: str
-    margin: float
-    confidence: float
-    lower_is_better: bool
+    guard: RolloutGuardObject
     least: int
     also: Mapping[str, float]
-    shadow: Mapping[str, Any]
+    shadow: RolloutShadowObject | None
     state: str
     stage: int
     since: datetime
@@ -209,9 +227,20 @@ def _money(amount: Any) -> str:
     return f"{amount:f}"
 
 
-def rollout_object(one: StagedRollout) -> RolloutObject:
-    shown = {field.name: getattr(one, field.name) for field in attrs.fields(RolloutObject) if field.name != "also"}
-    return RolloutObject(**shown, also=one.limits)
+guard_object = answering(RolloutGuardObject)
+
+
+def shadow_object(given: Mapping[str, Any]) -> RolloutShadowObject | None:
+    if not given:
+        return None
+    minutes = f"{given.get('lasts', 0) / 60:.9f}".rstrip("0").rstrip(".")
+    lasts, scorer = f"{minutes}m" if "lasts" in given else None, given.get("scorer", {}).get("rule")
+    return RolloutShadowObject(given["answers"], given["share"], given["purse"], lasts, scorer)
+
+
+rollout_object = answering(
+    RolloutObject, guard=guard_object, also="limits", shadow=lambda one: shadow_object(one.shadow)
+)
 
 
 step_object: Any = answering(RolloutStepObject)

@@ -49,11 +49,11 @@ class VariantName:
         return f"{self.project}/{self.name}" + (f"@{version}" if version else "")
 
 
-def named(text: str, entity: str) -> VariantName:
-    """Return the parts of a name. Raises `InvalidInput`."""
+def named(text: str, entity: str, at: str = "name") -> VariantName:
+    """Return the parts of a name. Raises `InvalidInput`, at the argument `at`."""
     found = VariantName.parse(text, entity) if isinstance(text, str) else None
     if found is None:
-        raise InvalidInput.at("name", msg='must be such as "project/name", with @3 or @prod for a version')
+        raise InvalidInput.at(at, msg='must be such as "project/name", with @3 or @prod for a version')
     return found
 
 

@@ -14,7 +14,7 @@ from modelyard.formats.converter import structure_exactly
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, idempotency_key
 from modelyard.http.interface import Auth
 from modelyard.http.interfaces import OPERATIONS
-from modelyard.http.listing import NAMESPACE, PAGING, page_class, requested_page
+from modelyard.http.listing import NAMESPACE, NEWEST_FIRST, PAGING, page_class, requested_page
 from modelyard.http.message import Response, json_response, problems_at
 from modelyard.http.route import Body, Route, RouteCall, documented_route
 from modelyard.parts.rollouts.service import THUMBS
@@ -291,7 +291,7 @@ _route = partial(documented_route, OPERATIONS, Auth.BEARER)
 _BODY: Any = {"body": Body.CONTROL, "request": NewWhatIf}
 
 ROUTES: tuple[Route, ...] = (
-    _route("GET", PATH, list_what_ifs, query=(*NAMESPACE, *PAGING), response=WhatIfPage),
+    _route("GET", PATH, list_what_ifs, query=(*NAMESPACE, *NEWEST_FIRST), response=WhatIfPage),
     _route("POST", PATH, create_what_if, **_BODY, response=WhatIfObject, headers=(IDEMPOTENCY_KEY,)),
     _route("POST", f"{PATH}/estimate", estimate_what_if, **_BODY, response=WhatIfEstimate),
     _route("GET", WHAT_IF, show_what_if, response=WhatIfFound),

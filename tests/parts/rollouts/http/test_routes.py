@@ -49,11 +49,37 @@ def test_a_rollout_is_started_scored_and_promoted(client: Client) -> None:
     assert client.send("GET", path).status == 404
 
 
+def test_a_rollout_is_shown_in_the_form_in_which_it_is_given(client: Client) -> None:
+    guard = {"metric": "edits", "margin": 0.3, "confidence": 0.9, "lower_is_better": True}
+    shadow = {
+        "answers": 7,
+        "share": 0.5,
+        "purse": "2",
+        "lasts": "90m",
+        "scorer": {"type": "regular_expression", "pattern": "a"},
+    }
+    asked = {**START, "guard": guard, "also": {"errors": 0.05}, "shadow": shadow}
+    made = client.ok("POST", "/v1/rollouts", asked)
+    scorer = made["shadow"].pop("scorer")
+    assert (scorer["type"], scorer["pattern"]) == ("regular_expression", "a")
+    assert made["shadow"] == {name: shadow[name] for name in ("answers", "share", "purse", "lasts")}
+    made["shadow"]["scorer"] = scorer
+    assert {name: made[name] for name in ("guard", "also", "canary", "least")} == {
+        name: asked[name] for name in ("guard", "also", "canary", "least")
+    }
+    client.ok("POST", f"/v1/rollouts/{made['id']}/stop", {})
+    again = client.ok("POST", "/v1/rollouts", {**{name: made[name] for name in asked}, "model": NAME})
+    assert {name: again[name] for name in asked} == {name: made[name] for name in asked}
+    client.ok("POST", f"/v1/rollouts/{again['id']}/stop", {})
+    assert client.ok("POST", "/v1/rollouts", START)["shadow"] is None
+
+
 def test_what_is_wrong_is_told_with_its_place(client: Client) -> None:
     for change, status, place in (
         ({"canary": [0.5]}, 422, ["body", "canary"]),
         ({"guard": {"margin": 0}}, 422, ["body", "guard", "margin"]),
         ({"shadow": {"purse": "much"}}, 422, ["body", "shadow", "purse"]),
+        ({"shadow": {"scorer": {"type": "regex"}}}, 422, ["body", "shadow", "scorer", "type"]),
         ({"step": 9}, 404, None),
     ):
         answer = client.send("POST", "/v1/rollouts", {**START, **change})
