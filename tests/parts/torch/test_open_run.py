@@ -9,17 +9,20 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from families import APART, OWN_LOGITS, SERVED, WINDOWS, build_family
 from safetensors.torch import load
 from training_kit import TINY, learner_of, trainer_of
 
 from modelyard.domain.training_run import AdamParams, AdapterConfig, Loss, Objective, TargetRow
 from modelyard.errors import InvalidInput, TrainingError, UnsupportedParameter
 from modelyard.parts.contracts.step_trainer import cross_entropy, flat, read, target_rows, trained
-from modelyard.parts.torch.lora import CONFIG_FILE, WEIGHTS_FILE
+from modelyard.parts.torch.lora import CONFIG_FILE, WEIGHTS_FILE, LoraShape
 from modelyard.parts.torch.network import Network
 from modelyard.parts.torch.records import Tuning
 from modelyard.parts.torch.training import shared_base
@@ -27,8 +30,10 @@ from modelyard.parts.torch.training import trainer as training
 from modelyard.parts.torch.training.adapter_layers import shape_of
 from modelyard.parts.torch.training.examples import TokenRow
 from modelyard.parts.torch.training.local_run import GivenRow, LocalRun
-from modelyard.parts.torch.training.memory_plan import Need
+from modelyard.parts.torch.training.memory_plan import Need, Pass
+from modelyard.parts.torch.training.row_learner import MOMENTS_FILE
 from modelyard.parts.torch.training.shared_base import SharedBase, Turns
+from modelyard.parts.torch.training.shared_pass import WaitingPass, fit_together
 from modelyard.parts.torch.training.token_logprobs import TokenScorer
 from modelyard.parts.torch.training.trainable import Matrices, RowsUnknown, TrainedLinear
 from modelyard.parts.torch.training.trainer import LocalTrainer
@@ -52,6 +57,19 @@ class TestLocalSteps(StepTrainerContract):
     @pytest.fixture(params=[True, False], ids=["head", "body"])
     def adapter(self, request: pytest.FixtureRequest) -> AdapterConfig:
         return AdapterConfig(rank=4, seed=3, train_unembed=request.param)
+
+    def test_runs_in_many_threads_do_not_notice_each_other(self, opens: Callable[..., Any]) -> None:
+        """But for the rounding of passes that they share."""
+        alone = [trained(opens(), seed).state() for seed in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(lambda seed: trained(opens(), seed).state(), range(4)))
+        for one, other in zip(map(read, alone), map(read, together), strict=True):
+            assert one.keys() == other.keys()
+            for name in (WEIGHTS_FILE, MOMENTS_FILE):
+                weights, too = load(one[name]), load(other[name])
+                assert weights.keys() == too.keys()
+                for key, weight in weights.items():
+                    torch.testing.assert_close(too[key], weight, rtol=1e-5, atol=1e-6)
 
 
 def opened(trainer: LocalTrainer, adapter: AdapterConfig = ALL, files: dict[str, bytes] | None = None) -> LocalRun:
@@ -496,6 +514,53 @@ def test_rows_of_other_lengths_and_passes_that_would_not_fit_are_computed_alone(
     other._room.tokens = 32
     at_once(trainer, [short, other], lambda run: run.score(same))
     assert passes[-1] == 2
+
+
+FAMILIES = dict([SERVED[0], SERVED[8], SERVED[11], SERVED[12], SERVED[13], *OWN_LOGITS, WINDOWS[5], *APART])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_familys_shared_pass_has_the_gradients_of_passes_alone(
+    folders: Callable[..., Path], tmp_path: Path, family: str
+) -> None:
+    folder, _ = build_family(folders(), tmp_path, family, FAMILIES[family])
+    shared = SharedBase(Network(folder), None)
+    made = [shared.add(LoraShape(rank, 2 * rank), rank, "base") for rank in (2, 5)]
+    for adapter, _ in made:
+        with torch.no_grad():
+            for weights in adapter.parameters:
+                weights.copy_(torch.randn_like(weights) * 0.2)
+    rows = [[GivenRow(row.inputs, [(one,) for one in row.targets]) for row in rows_of_nine(seed)] for seed in (1, 2)]
+
+    def computed(together: bool) -> list[tuple[list[float], list[torch.Tensor | None]]]:
+        scores: list[list[float]] = [[], []]
+
+        def then(number: int, flat: torch.Tensor, _: Any) -> Any:
+            scores[number] = flat.tolist()
+            return [[1.0 + len(row.ids)] * len(row.ids) for row in rows[number]]
+
+        waiting = [
+            WaitingPass(*made[number], Pass(range(3), rows[number], recomputed=False), True, partial(then, number))
+            for number in range(2)
+        ]
+        assert fit_together(waiting)
+        for group in [waiting] if together else [[one] for one in waiting]:
+            shared._compute(group)
+        assert all(one.done and one.fault is None for one in waiting)
+        found = []
+        for number, (adapter, _) in enumerate(made):
+            found.append((scores[number], [one.grad for one in adapter.parameters]))
+            for one in adapter.parameters:
+                one.grad = None
+        return found
+
+    for (scores, slopes), (before, known) in zip(computed(together=True), computed(together=False), strict=True):
+        assert scores == pytest.approx(before, rel=1e-5)
+        for slope, expected in zip(slopes, known, strict=True):
+            assert (slope is None) == (expected is None)
+            if slope is not None and expected is not None:
+                assert float((slope - expected).abs().max()) <= 1e-5 * max(1.0, float(expected.abs().max()))
+    assert shared._shares
 
 
 def test_a_layer_that_is_given_tokens_without_rows_refuses_several_adapters() -> None:
