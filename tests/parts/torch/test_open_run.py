@@ -366,17 +366,44 @@ def test_memory_that_runs_out_amid_a_shared_pass_costs_no_run_its_gradients(
     def counted(run: LocalRun) -> Any:
         objective = cross_entropy(rows)
         loss = lambda scores: (asked.append(1), objective.of(scores))[1]  # noqa: E731
-        return run.accumulate(rows, Objective(loss, linear=objective.linear))
+        return run._gradient(run._read(rows), Objective(loss, linear=objective.linear))
 
     passes.clear()
     monkeypatch.setattr(torch.autograd, "grad", full)
     found = at_once(trainer, runs, counted)
     assert passes == [3, 1, 1, 1]
     assert len(asked) == 3
-    for run, (scores, loss), (before, value, slopes) in zip(runs, found, alone, strict=True):
+    for run, (scores, loss, entropy), (before, value, slopes) in zip(runs, found, alone, strict=True):
         assert (flat(scores), loss.value) == (pytest.approx(before, rel=1e-5), pytest.approx(value))
+        assert 0 < entropy < sum(len(row.targets) for row in rows) * math.log(259)
         for name, slope in gradients(run).items():
             torch.testing.assert_close(slope, slopes[name], rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_that_is_interrupted_takes_no_other_along(passes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that computed for all of them: the others go on without it."""
+    trainer = trainer_of()
+    runs = [trained(opened(trainer, config), 1) for config in CONFIGS[:3]]
+    rows, whole = target_rows(5), TokenScorer.states
+    alone = [flat(run.score(rows)) for run in runs]
+
+    def interrupted(self: TokenScorer, groups: Any, *given: Any) -> Any:
+        found = whole(self, groups, *given)
+        if len(groups) == 3:
+            raise KeyboardInterrupt
+        return found
+
+    def scored(run: LocalRun) -> Any:
+        try:
+            return flat(run.score(rows))
+        except KeyboardInterrupt:
+            return "interrupted"
+
+    monkeypatch.setattr(TokenScorer, "states", interrupted)
+    passes.clear()
+    assert at_once(trainer, runs, scored) == ["interrupted", *alone[1:]]
+    assert passes == [3, 1, 1]
+    assert not shared_by(trainer)._waiting
 
 
 def learned(run: LocalRun, rows: Sequence[TargetRow]) -> tuple[list[float], float, dict[str, torch.Tensor]]:
