@@ -644,6 +644,7 @@ def test_a_turn_that_is_not_taken_holds_up_nobody() -> None:
             pass
         with turns.one(unless=lambda: True):
             pass
+        assert turns._served == 0
     with turns.one():
         assert turns._asked == turns._served + 1 == 4
 
