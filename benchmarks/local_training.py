@@ -4,6 +4,7 @@ thread.
 The loop is what one would write by hand: the same network and adapter, the same batches already as tensors, the loss of
 transformers over all logits, clipping, torch's AdamW. Steps are taken in turns, and a ratio above 1 says that ours are
 faster. `job` is a whole job, from loading the network to the bytes of the checkpoint, its rows tokenized twice.
+`shared passes` are gradients of several runs of the training interface, each in its own pass and all in one.
 
 The trainer of TRL, where that is installed (it is compared only), gets the same network, adapter and rows, its batches
 collated outside of what is measured. Its trainers of RL sample by themselves, so their steps compare with nothing here.
@@ -14,15 +15,17 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
 from modelyard.domain.completion import Message, Role, TokenLogprob
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.domain.training_run import AdapterConfig, TargetRow
 from modelyard.parts.torch.lora import LoraShape
 from modelyard.parts.torch.model_folder import read_base_folder
 from modelyard.parts.torch.network import Network
@@ -34,7 +37,7 @@ from modelyard.parts.torch.training.row_learner import BETAS, WEIGHT_DECAY
 from modelyard.parts.torch.training.trainable import attach_adapter
 from modelyard.parts.torch.training.trainer import LocalTrainer
 from modelyard.protocols import TrainContext, Trained
-from modelyard.trainers import Loss, Objective
+from modelyard.trainers import Loss, Objective, token_objective
 from modelyard.trainers.credits import Credit
 from modelyard.trainers.losses import TrainedSequence, policy_loss, supervised_loss
 
@@ -49,6 +52,9 @@ except ImportError:
 ROUNDS = 15
 SHAPES = {"50 short rows": (50, 12, 20), "8 long rows": (8, 120, 400), "4 prompts x 8 samples": (32, 40, 16)}
 """Rows, letters of the question, letters of the answer."""
+
+SHARED = ((4, 1, 32), (4, 2, 32), (8, 1, 16))
+"""Runs, rows of each, tokens of a row."""
 
 Step = Callable[[], float]
 
@@ -217,6 +223,39 @@ def reinforcement(folder: Path, learner: LocalLearner, data: Sequence[Example]) 
     return compared(in_turns(steps), sum(len(row.ids) for row in rows))
 
 
+# ---- runs that share passes ------------------------------------------------------------------------------------------
+
+
+def shared_passes(base: BaseModel, runs: int, rows: int, length: int) -> float:
+    """The CPU time of separate passes over that of a shared one: the median of pairs, taken in turns."""
+    trainer = LocalTrainer([base], device="cpu")
+    opened = [trainer.open_run(base.id, AdapterConfig(rank=2**number), frozenset(), _no_file) for number in range(runs)]
+    given = [TargetRow([5 + place % 200 for place in range(length)], [7] * length)] * rows
+    objective = token_objective("cross_entropy", {}, given, [{"weights": [1.0] * length}] * rows)
+    shared = trainer._bases._bases[base.id]
+
+    def separate() -> float:
+        return sum(run.accumulate(given, objective)[1].value for run in opened)
+
+    def together() -> float:
+        with shared._turns.one():
+            asked = [pool.submit(run.accumulate, given, objective) for run in opened]
+            while len(shared._waiting) < runs:
+                time.sleep(0.001)
+        return sum(one.result()[1].value for one in asked)
+
+    with ThreadPoolExecutor(runs) as pool:
+        assert abs(separate() - together()) < 1e-3
+        pairs = [timed(separate) / timed(together) for _ in range(ROUNDS)]
+    for run in opened:
+        run.close()
+    return round(statistics.median(pairs), 3)
+
+
+def _no_file(name: str) -> BinaryIO:
+    raise KeyError(name)
+
+
 # ---- whole jobs ----------------------------------------------------------------------------------------------------
 
 
@@ -253,12 +292,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = build_tiny_model(Path(scratch) / "mini", "mini")
         base = base_of(folder)
-        with LocalTrainer([base], device="cpu")._untouched(context(), copies=0) as (learner, _):
+        with LocalTrainer([base], device="cpu")._base_learner(context(), copies=0) as (learner, _):
             data = {name: examples(*shape) for name, shape in SHAPES.items()}
             report = {
                 "SFT step": {name: imitation(folder, learner, rows) for name, rows in data.items()},
                 "RL step": {name: reinforcement(folder, learner, rows) for name, rows in data.items()},
             }
+        shapes = {f"{runs} runs of {rows} x {length} tokens": (runs, rows, length) for runs, rows, length in SHARED}
+        report["shared passes"] = {name: shared_passes(base, *shape) for name, shape in shapes.items()}
         report["job"] = {"SFT, 50 short rows": job(base, data["50 short rows"]), "RL, one step, s": rl_job(base)}
     left_out = {} if SFTTrainer else {"left out": "TRL, which is not installed"}
     print(json.dumps({"torch": torch.__version__, **left_out, **report}, indent=2))

@@ -1,5 +1,6 @@
 """A job's memory is reckoned before its first step: it is made to fit where that can be done, or refused in figures."""
 
+import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,21 +13,25 @@ import torch
 from training_kit import TINY, learner_of, micro, trainer_of
 
 from modelyard.domain.training_config import SFTConfig
+from modelyard.domain.training_run import AdapterConfig
 from modelyard.errors import TrainingError
 from modelyard.parts.contracts.trainer import context_of, conversation_about, followed
 from modelyard.parts.torch.network import Network
 from modelyard.parts.torch.records import Tuning
 from modelyard.parts.torch.training import memory_plan as memory
 from modelyard.parts.torch.training.examples import TokenRow
+from modelyard.parts.torch.training.local_run import GivenRow
 from modelyard.parts.torch.training.memory_plan import (
     MOST_TOKENS,
     UNSEEN,
     MemoryBudget,
     Need,
+    Pass,
     _allowed,
     _available,
     free_memory,
 )
+from modelyard.parts.torch.training.shared_pass import WaitingPass, compute_as_one
 from modelyard.parts.torch.training.token_logprobs import HEAD_LOGITS
 
 EXAMPLES = [conversation_about("sea", "It is blue. " * count) for count in (1, 1, 16)]
@@ -62,6 +67,46 @@ def test_a_pass_takes_what_was_reckoned(tuning: Tuning, recomputed: bool) -> Non
     gradients = reckoned.moments / 3
     passes = attrs.evolve(reckoned, spread=1).of_pass(4, 256, recomputed)
     assert held[0] / 1.3 < passes + gradients < held[0] * 2.5
+
+
+@pytest.mark.parametrize("head", [True, False])
+def test_a_pass_of_several_runs_takes_what_was_reckoned(head: bool) -> None:
+    """Adapters of other ranks and layers; gradients are held once more until they are added."""
+    trainer = trainer_of()
+    configs = [AdapterConfig(rank=2**number, train_mlp=number % 2 > 0, train_unembed=head) for number in range(6)]
+    runs = [trainer.open_run(TINY, config, frozenset(), lambda _: io.BytesIO()) for config in configs]
+    row = GivenRow([3 + place % 200 for place in range(128)], [(5,)] * 128)
+
+    def ones(flat: torch.Tensor, _: Any) -> Any:
+        return [[1.0] * len(flat)]
+
+    group = [
+        WaitingPass(run._trained, run._room, Pass([0], [row], recomputed=False), learns=True, then=ones) for run in runs
+    ]
+    shared = trainer._bases._bases[TINY]
+    shared._select(None)
+    with measured() as held:
+        compute_as_one(shared.scorer, group, shared._head)
+    assert all(one.done and one.fault is None for one in group)
+    needs = [(attrs.evolve(run._room._need, spread=1), 1) for run in runs]
+    assert held[0] / 1.3 < Need.of_shared_pass(needs, 128) < held[0] * 2.5
+
+
+def test_weights_of_an_adapter_are_counted_among_several_runs() -> None:
+    trainer = trainer_of()
+    base = sum(parameter.nbytes for parameter in Network(micro()).model.parameters())
+    for rank in (4, 16):
+        run = trainer.open_run(TINY, AdapterConfig(rank=rank), frozenset(), lambda _: io.BytesIO())
+        learning = sum(one.numel() for one in run._trained.parameters)
+        assert (run._room._need.weights, run._room._need.moments) == (base + 4 * learning, 12 * learning)
+
+
+def test_a_shared_pass_is_reckoned_by_the_adapter_of_each_row() -> None:
+    one = Need(9, 120, head=4, most_head=30, kept=10.0, squared=0.5, inputs=1, layers=2, spread=2.0)
+    other = attrs.evolve(one, moments=12, kept=20.0)
+    whole = 2 * 8 * (10 + 0.5 * 8) + 1 * 8 * (20 + 0.5 * 8)
+    assert Need.of_shared_pass([(one, 2), (other, 1)], 8) == int((whole + whole + 32 - 2) * 2) + 44
+    assert Need.of_shared_pass([(one, 2)], 8) == one.of_pass(2, 8, False) + 40
 
 
 def test_layers_that_are_computed_twice_keep_less() -> None:

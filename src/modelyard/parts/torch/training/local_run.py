@@ -45,7 +45,7 @@ class LocalRun(RowLearner):
         within: Callable[[], AbstractContextManager[object]],
         close: Callable[[], None],
     ) -> None:
-        super().__init__(base.scorer, adapter, room, partial(base.turn, adapter))
+        super().__init__(base.scorer, adapter, room, partial(base.compute, adapter, room))
         self._context_length, self._within, self._close = context_length, within, close
         self._closed = False
 

@@ -1,6 +1,6 @@
 """The memory that training needs, estimated before its first step, and passes that fit into it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -17,6 +17,9 @@ MOST_TOKENS, LEAST_TOKENS = 8192, 1024
 _MOMENTS = 12
 """Bytes for each trained parameter: its gradient and the two moments of AdamW."""
 
+_GRADIENT = 4
+"""Bytes for each trained parameter: its gradient alone."""
+
 _HEAD_COPIES = 4
 """Tensors of the head: logits, log-probabilities, probabilities and the derivative."""
 
@@ -29,6 +32,11 @@ UNSEEN = 64 * 2**20
 """Bytes of a job that are not estimated, for any model: late imports, the tokenizer."""
 
 _SAMPLE = 32
+
+SHARED_TOKENS = 1024
+"""Tokens of a pass over rows of several runs, padding included: larger passes gain nothing by being shared, and a small
+run would wait for a large one.
+"""
 
 
 # ---- available memory ----------------------------------------------------------------------------------------------
@@ -92,6 +100,20 @@ class Need:
         derived = 2 * whole / self.layers if self.layers else whole
         return int((held + derived + min(tokens * self.head, self.most_head)) * self.spread)
 
+    @staticmethod
+    def of_shared_pass(parts: "Sequence[tuple[Need, int]]", longest: int) -> int:
+        """Estimate a pass of several runs, each with its need and so many rows, the longest of all of this length.
+
+        Layers are not recomputed. The head is computed for one run after the other. Gradients of all are held before
+        they are added to those that are there.
+        """
+        first = parts[0][0]
+        whole = sum(rows * longest * (need.kept + need.squared * longest) for need, rows in parts)
+        derived = 2 * whole / first.layers if first.layers else whole
+        head = max(min(rows * longest * need.head, need.most_head) for need, rows in parts)
+        gradients = sum(need.moments for need, _ in parts) * _GRADIENT // _MOMENTS
+        return int((whole + derived + head) * first.spread) + gradients
+
     @property
     def fixed(self) -> int:
         return self.weights + self.moments
@@ -149,12 +171,20 @@ class Pass:
     """Whether the rows are one after the other, without padding."""
 
 
-class MemoryBudget:
-    """The memory that a job may take in all: `limit` bytes, or any amount."""
+def _nothing() -> int:
+    return 0
 
-    def __init__(self, need: Need, limit: int | None, tokens: int | None = None) -> None:
-        self._need, self._limit = need, limit
+
+class MemoryBudget:
+    """The memory that a job may take in all: `limit` bytes, or any amount. Other runs take `others()` of them now."""
+
+    def __init__(
+        self, need: Need, limit: int | None, tokens: int | None = None, others: Callable[[], int] = _nothing
+    ) -> None:
+        self._need, self._limit, self._others = need, limit, others
         self.packs: bool = False
+        self.longest: int = 1
+        """Tokens of the longest row that was admitted."""
         self.tokens: int = tokens or next(self._fitting_tokens(), LEAST_TOKENS)
 
     def _fitting_tokens(self) -> Iterator[int]:
@@ -167,31 +197,60 @@ class MemoryBudget:
         return self._limit is None or self._total(rows, longest, recomputed) <= self._limit
 
     def _total(self, rows: int, longest: int, recomputed: bool) -> int:
-        return self._need.fixed + self._need.of_pass(rows, longest, recomputed)
+        return self._need.fixed + self._others() + self._need.of_pass(rows, longest, recomputed)
 
     def admit(self, length: int) -> None:
-        """Raise `TrainingError` if a row of this length can never be trained here."""
+        """Raise `TrainingError` if a row of this length cannot be trained here, beside what other runs take now."""
         if self._fits(1, length, recomputed=True):
+            self.longest = max(self.longest, length)
             return
         assert self._limit is not None
-        need = self._need
+        need, others = self._need, self._others()
         raise TrainingError(
             f"this job needs {_amount(self._total(1, length, recomputed=True))} of memory and may take "
             f"{_amount(self._limit)}: {_amount(need.weights)} are weights, {_amount(need.moments)} gradients and "
-            f"moments, {_amount(need.of_pass(1, length, recomputed=True))} a pass over a row of {length} tokens; "
-            "train on shorter rows, on a smaller base model, or with more memory"
+            f"moments, {f'{_amount(others)} those of other runs, ' if others else ''}"
+            f"{_amount(need.of_pass(1, length, recomputed=True))} a pass over a row of {length} tokens; "
+            f"train on shorter rows, on a smaller base model, "
+            f"{'after other runs, ' if others else ''}or with more memory"
         )
+
+    def shares(self, parts: "Sequence[tuple[MemoryBudget, int]]", longest: int) -> bool:
+        """Return whether a pass over rows of several runs fits: budgets and numbers of rows, this one among them."""
+        rows = sum(count for _, count in parts)
+        if rows * longest > min(SHARED_TOKENS, *(room.tokens for room, _ in parts)):
+            return False
+        needs = [(room._need, count) for room, count in parts]
+        taken = self._need.fixed + self._others() + Need.of_shared_pass(needs, longest)
+        return self._limit is None or taken <= self._limit
+
+    def now(self, one: "Pass") -> "Pass":
+        """Return a planned pass as it fits beside what other runs take by now."""
+        longest = max(len(row.ids) for row in one.rows)
+        if one.packed or one.recomputed or self._fits(len(one.rows), longest, recomputed=False):
+            return one
+        return attrs.evolve(one, recomputed=True)
 
     def passes(self, rows: Sequence[ScoredRow]) -> Iterator[Pass]:
         order = sorted(range(len(rows)), key=lambda number: len(rows[number].ids))
         numbers: list[int] = []
         for number in order:
-            if numbers and self._tokens([*numbers, number], rows) > self.tokens:
+            if numbers and self._is_too_much([*numbers, number], rows):
                 yield self._pass(numbers, rows)
                 numbers = []
             numbers.append(number)
         if numbers:
             yield self._pass(numbers, rows)
+
+    def _is_too_much(self, numbers: Sequence[int], rows: Sequence[ScoredRow]) -> bool:
+        """Return whether rows, the last of which is the longest, are too many for a pass.
+
+        The size of passes is that of a run alone, as sums depend on it, unless other runs leave less memory.
+        """
+        if self._tokens(numbers, rows) > self.tokens:
+            return True
+        longest = len(rows[numbers[-1]].ids)
+        return self._others() > 0 and not self._fits(len(numbers), longest, recomputed=True)
 
     def _tokens(self, numbers: Sequence[int], rows: Sequence[ScoredRow]) -> int:
         if self.packs:

@@ -1,7 +1,8 @@
 """Training of any network: passes over rows that fit into memory, gradients, AdamW, and states."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,17 +21,29 @@ BETAS, WEIGHT_DECAY = (0.9, 0.99), 0.1
 """The usual settings of AdamW for RL of language models."""
 
 
+Then: TypeAlias = Callable[[Tensor, Tensor], Rows | None]
+"""Takes the log-probabilities and entropies of a pass, and returns the derivatives of the former, None for none."""
+
+Compute: TypeAlias = Callable[[Pass, bool, Then], None]
+"""Computes a pass, with derivatives if the second argument says so."""
+
+
+def compute_alone(scorer: TokenScorer, one: Pass, learns: bool, then: Then) -> None:
+    with torch.set_grad_enabled(learns):
+        flat, entropies = scorer.logprobs(one.rows, one.recomputed and learns, one.packed)
+        derivatives = then(flat, entropies)
+        if derivatives is not None:
+            backward(flat, derivatives)
+
+
 class RowLearner:
-    """Trains the parameters `trained` of the network of `scorer`. Each pass runs within a context of `turn`."""
+    """Trains the parameters `trained` of the network of `scorer`. Each pass is computed by `compute`, or alone."""
 
     def __init__(
-        self,
-        scorer: TokenScorer,
-        trained: TrainableWeights,
-        room: MemoryBudget,
-        turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+        self, scorer: TokenScorer, trained: TrainableWeights, room: MemoryBudget, compute: Compute | None = None
     ) -> None:
-        self._scorer, self._trained, self._room, self._turn = scorer, trained, room, turn
+        self._scorer, self._trained, self._room = scorer, trained, room
+        self._compute: Compute = compute or partial(compute_alone, scorer)
         self._optimizer = _optimizer(trained.parameters)
 
     # ---- the network
@@ -39,8 +52,13 @@ class RowLearner:
         return placed(len(rows), [(one, self._pass_scores(one)) for one in self._room.passes(rows)])
 
     def _pass_scores(self, one: Pass) -> list[list[float]]:
-        with self._turn(), torch.no_grad():
-            return rows_of(self._scorer.logprobs(one.rows, packed=one.packed)[0], one.rows)
+        found: list[list[float]] = []
+
+        def then(flat: Tensor, _: Tensor) -> None:
+            found.extend(rows_of(flat, one.rows))
+
+        self._compute(one, False, then)
+        return found
 
     def _gradient(self, rows: Sequence[ScoredRow], loss: Objective) -> tuple[Rows, Loss, float]:
         """Add to the gradients; return the scores, the loss, and the sum of the entropies.
@@ -50,14 +68,18 @@ class RowLearner:
         """
         passes = list(self._room.passes(rows))
         found = None if len(passes) == 1 else self._foreseen(rows, loss)
-        known, entropy = [], 0.0
-        for one in passes:
-            with self._turn():
-                flat, entropies = self._scorer.logprobs(one.rows, one.recomputed, one.packed)
-                known.append((one, rows_of(flat, one.rows)))
-                found = found or loss.of(placed(len(rows), known))
-                backward(flat, [found.derivatives[number] for number in one.numbers])
+        known: list[tuple[Pass, list[list[float]]]] = []
+        entropy = 0.0
+
+        def then(one: Pass, flat: Tensor, entropies: Tensor) -> Rows:
+            nonlocal found, entropy
+            known.append((one, rows_of(flat, one.rows)))
             entropy += float(entropies.sum())
+            found = found or loss.of(placed(len(rows), known))
+            return [found.derivatives[number] for number in one.numbers]
+
+        for one in passes:
+            self._compute(one, True, partial(then, one))
         scores = placed(len(rows), known)
         if found is None or (loss.linear and len(passes) > 1):
             found = loss.of(scores)

@@ -1,25 +1,32 @@
 """A base model that many adapters are trained on side by side: its weights are in memory once.
 
-Each run has its own parameters, gradients and moments. The parameters of one run at a time are in the network's layers:
-runs take turns, one pass over rows each, in the order in which they ask.
+Each run has its own parameters, gradients and moments. Runs take turns, one pass over rows each, in the order in which
+they ask. A pass takes small ones of other runs that wait along: each row is computed with the adapter of its run. A
+pass that finds no other waiting is computed as if its run were alone, to the last bit.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
-import attrs
-
 from modelyard.domain.training_run import AdapterConfig
-from modelyard.parts.torch.lora import LoraShape
+from modelyard.errors import TrainingError
+from modelyard.parts.torch.lora import LoraShape, head_layer
 from modelyard.parts.torch.network import Network
 from modelyard.parts.torch.training.adapter_layers import shape_of
-from modelyard.parts.torch.training.memory_plan import MemoryBudget, need_of
+from modelyard.parts.torch.training.memory_plan import MemoryBudget, Pass, need_of
+from modelyard.parts.torch.training.row_learner import Then, compute_alone
+from modelyard.parts.torch.training.shared_pass import WaitingPass, compute_as_one, fit_together
 from modelyard.parts.torch.training.token_logprobs import TokenScorer
-from modelyard.parts.torch.training.trainable import AdapterWeights, attach_adapter
+from modelyard.parts.torch.training.trainable import AdapterWeights, RowsUnknown, attach_adapter
 
 T = TypeVar("T")
+
+
+def _never() -> bool:
+    return False
 
 
 class Turns:
@@ -28,18 +35,24 @@ class Turns:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._asked = self._served = 0
+        self._ended: set[int] = set()
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def one(self, unless: Callable[[], bool] = _never) -> Iterator[None]:
+        """Wait for a turn, or until `unless` holds as another turn ends."""
         with self._changed:
             mine = self._asked
             self._asked += 1
-            self._changed.wait_for(lambda: self._served == mine)
         try:
+            with self._changed:
+                self._changed.wait_for(lambda: self._served == mine or unless())
             yield
         finally:
             with self._changed:
-                self._served += 1
+                self._ended.add(mine)
+                while self._served in self._ended:
+                    self._ended.remove(self._served)
+                    self._served += 1
                 self._changed.notify_all()
 
 
@@ -49,9 +62,12 @@ class SharedBase:
     def __init__(self, network: Network, limit: int | None) -> None:
         self._network, self._limit = network, limit
         self.scorer: TokenScorer = TokenScorer(network)
-        self._turns, self._lock = Turns(), threading.Lock()
+        self._turns, self._lock = Turns(), threading.RLock()
         self._selected: AdapterWeights | None = None
-        self._taken: dict[AdapterWeights, int] = {}
+        self._taken: dict[AdapterWeights, tuple[int, MemoryBudget]] = {}
+        self._head = {name for name, _ in head_layer(network.model)}
+        self._waiting: list[WaitingPass] = []
+        self._shares = True
 
     @property
     def unused(self) -> bool:
@@ -61,16 +77,28 @@ class SharedBase:
         return shape_of(config, self._network.model)
 
     def add(self, shape: LoraShape, seed: int, base_model: str) -> tuple[AdapterWeights, MemoryBudget]:
-        """Make an adapter. Raises `TrainingError` if there is no memory for it, or no place."""
+        """Make an adapter. Raises `TrainingError` if it has no place, or if there is no memory for it: each run that is
+        open keeps what its longest row so far needs.
+        """
         with self._turns.one():
             adapter = attach_adapter(self._network.model, shape, seed, base_model)
             self._select(adapter)
             need = need_of(self._network, self.scorer, adapter.parameters, copies=0)
         with self._lock:
-            room = MemoryBudget(attrs.evolve(need, moments=need.moments + sum(self._taken.values())), self._limit)
-            room.admit(1)
-            self._taken[adapter] = need.moments + sum(one.nbytes for one in adapter.parameters)
+            room = MemoryBudget(need, self._limit, others=partial(self._others, adapter))
+            self._taken[adapter] = need.moments + sum(one.nbytes for one in adapter.parameters), room
+            try:
+                for _, other in self._taken.values():
+                    other.admit(other.longest)
+            except TrainingError:
+                del self._taken[adapter]
+                raise
         return adapter, room
+
+    def _others(self, adapter: AdapterWeights) -> int:
+        """Return the bytes of all other adapters, with their gradients and moments."""
+        with self._lock:
+            return sum(taken for one, (taken, _) in self._taken.items() if one is not adapter)
 
     def remove(self, adapter: AdapterWeights) -> None:
         with self._turns.one():
@@ -79,15 +107,59 @@ class SharedBase:
         with self._lock:
             self._taken.pop(adapter, None)
 
-    @contextmanager
-    def turn(self, adapter: AdapterWeights) -> Iterator[None]:
-        """Have the network compute with this adapter, and for no other run, within the context."""
-        with self._turns.one():
-            if self._selected is not adapter:
-                self._select(adapter)
-            yield
+    # ---- passes
+
+    def compute(self, adapter: AdapterWeights, room: MemoryBudget, one: Pass, learns: bool, then: Then) -> None:
+        """Compute a pass of a run, with those of others that wait. Raises what makes this one fail."""
+        mine = WaitingPass(adapter, room, one, learns, then)
+        with self._lock:
+            self._waiting.append(mine)
+        try:
+            with self._turns.one(unless=lambda: mine.done):
+                if not mine.done:
+                    self._compute(self._group(mine))
+        finally:
+            self._taken_up([mine])
+        if mine.fault is not None:
+            raise mine.fault
+
+    def _group(self, first: WaitingPass) -> list[WaitingPass]:
+        """Take a pass up, and those that can be computed with it, in the order in which they came."""
+        with self._lock:
+            first.one, found = first.room.now(first.one), [first]
+            for waiting in self._waiting if self._shares else ():
+                if waiting is not first and fit_together([*found, waiting]):
+                    found.append(waiting)
+            self._taken_up(found)
+        return found
+
+    def _taken_up(self, group: Sequence[WaitingPass]) -> None:
+        with self._lock:
+            self._waiting = [waiting for waiting in self._waiting if waiting not in group]
+
+    def _compute(self, group: Sequence[WaitingPass]) -> None:
+        """Compute passes as one, and each alone that could not be."""
+        if len(group) > 1:
+            self._select(None)
+            try:
+                compute_as_one(self.scorer, group, self._head)
+            except Exception as fault:  # noqa: BLE001 - whose it is shows when each is computed alone
+                self._shares = self._shares and not isinstance(fault, RowsUnknown)
+        for waiting in group:
+            if not waiting.done:
+                self._compute_alone(waiting)
+
+    def _compute_alone(self, waiting: WaitingPass) -> None:
+        self._select(waiting.adapter)
+        try:
+            compute_alone(self.scorer, waiting.one, waiting.learns, waiting.derivatives)
+            waiting.done = True
+        except Exception as fault:  # noqa: BLE001 - who waits for this pass gets it
+            waiting.fail(fault)
 
     def _select(self, adapter: AdapterWeights | None) -> None:
+        if self._selected is adapter:
+            return
         if self._selected is not None:
             self._selected.select(False)
         if adapter is not None:

@@ -52,13 +52,25 @@ class TokenScorer:
         are right-padded, where no token attends, or `packed` one after the other, where none attends to another row. If
         `recomputed`, layers are computed again for their derivatives.
         """
-        device = self._network.device
-        inputs, starts = (_packed if packed else _padded)(rows, device)
-        before = [start + place for start, row in zip(starts, rows, strict=True) for place in row.before]
-        targets = [tokens for row in rows for tokens in row.targets]
+        return self.of_states(rows, self.states([rows], recomputed, packed)[0])
+
+    def states(
+        self, groups: Sequence[Sequence[ScoredRow]], recomputed: bool = False, packed: bool = False
+    ) -> list[Tensor]:
+        """Return the body's results at the positions of each group of rows. All rows go through it in one pass."""
+        every, device = [row for rows in groups for row in rows], self._network.device
+        inputs, starts = (_packed if packed else _padded)(every, device)
         with self.layers.recomputed(recomputed):
-            hidden = self._network.body(**inputs, use_cache=False).last_hidden_state
-        hidden = hidden.flatten(0, 1).index_select(0, torch.tensor(before, device=device))
+            hidden = self._network.body(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)
+        first = iter(starts)
+        places = [
+            [start + place for row, start in zip(rows, first, strict=False) for place in row.before] for rows in groups
+        ]
+        return [hidden.index_select(0, torch.tensor(before, device=device)) for before in places]
+
+    def of_states(self, rows: Sequence[ScoredRow], hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what `logprobs` does, from the body's results."""
+        targets, device = [tokens for row in rows for tokens in row.targets], self._network.device
         most = max(map(len, targets))
         padded = torch.tensor([[*tokens, *[0] * (most - len(tokens))] for tokens in targets], device=device)
         found, entropies = self._of_tokens(hidden, padded)
@@ -117,8 +129,11 @@ def _packed(rows: Sequence[ScoredRow], device: torch.device) -> tuple[dict[str, 
 
 def backward(flat: Tensor, rows: Sequence[Sequence[float]]) -> None:
     """Add to the gradients by the derivatives of the log-probabilities of a pass, row by row."""
-    values = [value for row in rows for value in row]
-    flat.backward(torch.tensor(values, dtype=flat.dtype, device=flat.device))
+    flat.backward(as_slopes(flat, rows))
+
+
+def as_slopes(flat: Tensor, rows: Sequence[Sequence[float]]) -> Tensor:
+    return torch.tensor([value for row in rows for value in row], dtype=flat.dtype, device=flat.device)
 
 
 def rows_of(flat: Tensor, rows: Sequence[ScoredRow]) -> list[list[float]]:

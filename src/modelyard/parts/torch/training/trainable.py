@@ -1,7 +1,7 @@
 """Trainable parameters: an adapter on a frozen network (arXiv 2106.09685), or all of the network's weights."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -79,25 +79,60 @@ def all_weights(model: nn.Module) -> TrainableWeights:
 # ---- an adapter --------------------------------------------------------------------------------------------------
 
 
+class RowsUnknown(Exception):
+    """A layer is not given rows x tokens x features, so that it is unknown which adapter is whose."""
+
+
+@attrs.frozen(eq=False)
+class Matrices:
+    """The A and B of an adapter in one layer."""
+
+    down: nn.Parameter
+    up: nn.Parameter
+    scale: float
+
+    def added(self, x: Tensor) -> Tensor:
+        same = x.dtype is self.down.dtype
+        inner = functional.linear(x, self.down) if same else _Inner.apply(x, self.down)
+        return functional.linear(inner, self.up) * self.scale
+
+
 class TrainedLinear(LoraLinear):
-    """base(x) + scale x (x A^T) B^T with the A and B that are in use; without any, base(x)."""
+    """base(x) + scale x (x A^T) B^T with the A and B that are in use; without any, base(x).
+
+    Several adapters may be in use at a time, each for so many rows, one after the other. The weights of the one that is
+    used alone are among the network's parameters, as its memory is measured by them.
+    """
 
     down: nn.Parameter | None
     up: nn.Parameter | None
 
     def __init__(self, base: nn.Linear) -> None:
         super().__init__(base)
-        self.use(None, None, 0.0)
+        self.use(None)
 
-    def use(self, down: nn.Parameter | None, up: nn.Parameter | None, scale: float) -> None:
-        self.down, self.up, self.scale = down, up, scale
+    def use(self, used: Matrices | None) -> None:
+        self.down, self.up = (None, None) if used is None else (used.down, used.up)
+        self._used = used
+        self._each: Sequence[Matrices | None] = ()
+        self._rows: list[int] = []
+
+    def use_each(self, used: Sequence[Matrices | None], rows: Sequence[int]) -> None:
+        self.use(None)
+        self._each, self._rows = used, list(rows)
 
     def added(self, x: Tensor) -> Tensor | None:
-        if self.down is None or self.up is None:
-            return None
-        same = x.dtype is self.down.dtype
-        inner = functional.linear(x, self.down) if same else _Inner.apply(x, self.down)
-        return functional.linear(inner, self.up) * self.scale
+        if not self._each:
+            return None if self._used is None else self._used.added(x)
+        if x.ndim != 3 or len(x) != sum(self._rows):
+            raise RowsUnknown
+        parts = zip(self._each, x.split(self._rows), strict=True)
+        return torch.cat(
+            [
+                part.new_zeros(*part.shape[:-1], self.out_features) if one is None else one.added(part)
+                for one, part in parts
+            ]
+        )
 
 
 class _Inner(torch.autograd.Function):
@@ -127,10 +162,23 @@ class AdapterWeights(TrainableWeights):
     shape: LoraShape
 
     def select(self, used: bool = True) -> None:
-        scale = self.shape.alpha / self.shape.rank
         for name, layer in self.layers.items():
-            down, up = (self.named[one] for one in names_of(name))
-            layer.use(*((down, up, scale) if used else (None, None, 0.0)))
+            layer.use(self.matrices(name) if used else None)
+
+    def add_gradients(self, gradients: Weights) -> None:
+        for name, gradient in gradients.items():
+            parameter = self.named[name]
+            if parameter.grad is None:
+                parameter.grad = gradient.contiguous()
+            else:
+                parameter.grad += gradient
+
+    def matrices(self, layer: str) -> Matrices | None:
+        """Return those of a layer; None if the adapter does not change it."""
+        if layer not in self.layers:
+            return None
+        down, up = (self.named[one] for one in names_of(layer))
+        return Matrices(down, up, self.shape.alpha / self.shape.rank)
 
 
 def names_of(layer: str) -> tuple[str, str]:
