@@ -5,7 +5,7 @@ from typing import Any
 from modelyard import Platform
 
 TABLES = {
-    "episode_groups": "603284eac9ed17d6",
+    "episode_groups": "b178a24540be42d0",
     "episodes": "de4cdfc1048a404e",
     "episode_turns": "c6091bb8cc7e5145",
 }
