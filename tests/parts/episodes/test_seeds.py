@@ -106,11 +106,11 @@ def test_a_call_that_failed_is_made_again_as_it_was(platform: Platform, monkeypa
 def test_a_process_that_goes_on_counts_what_others_have_answered(tmp_path: Path) -> None:
     with open_platform(tmp_path / "yard.db") as platform:
         platform.models.create("m", project="p", base_model="tabular-mini")
-        expected = [ask(asking) for asking in programs(platform, 1)[:1] for _ in range(3)]
+        expected = [ask(asking, n=2) for asking in programs(platform, 1)[:1] for _ in range(3)]
         key = platform.episodes.group("g", model="p/m", size=2, seed=1)[0].key
-        first = [ask(platform.acting_as(platform.keys.authenticate(key))) for _ in range(2)]
+        first = [ask(platform.acting_as(platform.keys.authenticate(key)), n=2) for _ in range(2)]
     with open_platform(tmp_path / "yard.db") as platform:
-        assert [*first, ask(platform.acting_as(platform.keys.authenticate(key)))] == expected
+        assert [*first, ask(platform.acting_as(platform.keys.authenticate(key)), n=2)] == expected
 
 
 def test_a_backend_without_seeds_is_asked_for_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,9 @@ have asked the same before. A call that failed does not count, so that it is mad
 """
 
 import threading
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping
-from weakref import WeakKeyDictionary, WeakValueDictionary, ref
+from weakref import WeakKeyDictionary, ref
 
 import attrs
 
@@ -20,6 +20,9 @@ from modelyard.parts.episodes.known import is_text
 from modelyard.parts.episodes.records import EpisodeTurn
 from modelyard.platform.chat.running_completion import RunningCompletion
 from modelyard.protocols import Snapshot
+
+MOST_EPISODES = 4096
+"""Of how many episodes a process knows the calls."""
 
 _BITS = 53  # a double has them all, as which some read the numbers of JSON
 
@@ -77,7 +80,7 @@ _ROLES = {"developer": "system"}
 
 class EpisodeCalls:
     """The calls of an episode, as a process knows them: those that ask the same are numbered from 0. `answered` counts
-    the turns that were there when the process first saw the episode, by the digest of their messages."""
+    those that were answered when the process first saw the episode, by the digest of their messages."""
 
     def __init__(self, answered: Mapping[str, int]) -> None:
         self._answered = answered
@@ -109,21 +112,27 @@ def _failed(running: RunningCompletion | None) -> bool:
 
 
 class KnownCalls:
-    """The calls of the episodes that a process answers. Who answers one keeps its calls."""
+    """The calls of the episodes that a process has answered last."""
 
     def __init__(self) -> None:
-        self._known = WeakValueDictionary[str, EpisodeCalls]()
+        self._known: OrderedDict[str, EpisodeCalls] = OrderedDict()
         self._mutex = threading.Lock()
 
     def of(self, snapshot: Snapshot, episode_id: str) -> EpisodeCalls:
         """Return the calls of an episode."""
-        found = self._known.get(episode_id)
-        if found is None:
-            rows = snapshot.select(EpisodeTurn, ("prompt",), "by_episode", episode_id, limit=_MANY)
-            answered = Counter[str](prompt for prompt, *_ in rows)
-            with self._mutex:
-                found = self._known.setdefault(episode_id, EpisodeCalls(answered))
-        return found
+        known = self._known.get(episode_id) or EpisodeCalls(_answered(snapshot, episode_id))
+        with self._mutex:
+            known = self._known.setdefault(episode_id, known)
+            self._known.move_to_end(episode_id)
+            if len(self._known) > MOST_EPISODES:
+                self._known.popitem(last=False)
+        return known
+
+
+def _answered(snapshot: Snapshot, episode_id: str) -> Mapping[str, int]:
+    """Count the calls of an episode that were answered, each once, however many choices it had."""
+    turns = dict(snapshot.select(EpisodeTurn, ("id", "prompt"), "by_episode", episode_id, limit=_MANY))
+    return Counter(prompt for turn, prompt in turns.items() if turn.rpartition("-")[0] not in turns)
 
 
 _MANY = 10_000
