@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import attrs
 
@@ -160,15 +160,16 @@ class TrainedRecord(Protocol):
 
 
 class Capture(Protocol):
-    """What keeps the answers to a caller, perhaps with their `details`, and may choose who gives them."""
+    """What keeps the answers to a caller, and may choose who gives them, and how they are asked for."""
 
     @property
     def model(self) -> str:
         """What a name means that no model has."""
         ...
 
-    details: ClassVar[bool]
-    """Whether the model is asked for log-probabilities and token ids."""
+    def asks(self, running: Any, request: "CompletionRequest", capabilities: Any) -> "CompletionRequest":
+        """Return what the model is asked for a request, perhaps for details, and with a seed."""
+        ...
 
     def chosen(self, running: Any) -> str:
         """Return the name of the model that answers a request: "" for the one that it names."""

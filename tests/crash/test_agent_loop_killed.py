@@ -1,5 +1,5 @@
 """The loop of an agent whose worker is killed after each commit: the next one continues with the groups that there are,
-no step is made twice, and no attempt is trained twice or booked twice."""
+no step is made twice, no attempt is trained twice or booked twice, and what comes of it is what would have."""
 
 import shutil
 from collections import Counter
@@ -10,6 +10,7 @@ import pytest
 from nursery import Nursery
 
 import loop_agents
+from loop_outcomes import Outcome, outcome
 from modelyard import Platform, open_platform
 from modelyard.domain.training import GRADIENT_STEP, TRAINING_ROUND
 from modelyard.parts.loops.rollouts import LOST
@@ -29,7 +30,7 @@ def request_loop(folder: Path, ahead: int) -> str:
     with open_platform(folder / "yard.db") as platform:
         platform.models.create("m", project="p", base_model="tabular-mini")
         options: Any = {"rounds": ROUNDS, "samples": SAMPLES, "tasks_per_round": 1, "concurrency": 1 + ahead}
-        agent: Any = {"agent": loop_agents.talks, "max_steps_off_policy": ahead, "learning_rate": 1e-5}
+        agent: Any = {"agent": loop_agents.talks, "max_steps_off_policy": ahead, "learning_rate": 1e-3, "seed": 7}
         return platform.training.loop("p/m", TASKS, loop_agents.length, held_out=TASKS[:1], **agent, **options).id
 
 
@@ -39,9 +40,25 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Path, str]
     return {ahead: (folder, request_loop(folder, ahead)) for ahead, folder in folders.items()}
 
 
+LOST_COUNT = frozenset({"failed_rollouts"})
+"""The metrics that count the attempts which were lost."""
+
+
+@pytest.fixture(scope="module")
+def expected(made: dict[int, tuple[Path, str]], tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Return what comes of the loop if nobody is killed."""
+    folder, loop = made[0]
+    copy = tmp_path_factory.mktemp("whole")
+    shutil.copytree(folder, copy, dirs_exist_ok=True)
+    with open_platform(copy / "yard.db") as platform:
+        job = platform.training.job(loop)
+        job.wait()
+        return outcome(platform, job, LOST_COUNT)
+
+
 @pytest.mark.parametrize(("ahead", "commit"), MOMENTS)
 def test_no_step_and_no_attempt_is_made_twice(
-    nursery: Nursery, made: dict[int, tuple[Path, str]], tmp_path: Path, ahead: int, commit: int
+    nursery: Nursery, made: dict[int, tuple[Path, str]], expected: Outcome, tmp_path: Path, ahead: int, commit: int
 ) -> None:
     folder, loop = made[ahead]
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
@@ -58,6 +75,8 @@ def test_no_step_and_no_attempt_is_made_twice(
         check_jobs(platform, loop)
         check_episodes(platform)
         assert rewarded.items() <= rewards(platform).items()
+        if not ahead:
+            assert outcome(platform, platform.training.job(loop), LOST_COUNT) == expected
 
 
 def rewards(platform: Platform) -> dict[str, float]:

@@ -237,6 +237,7 @@ def test_what_is_too_old_is_dropped_counted_and_sampled_again(platform: Platform
         return
     assert (round_["stale_tokens"], round_["steps_off_policy"]) == (tokens, 0)
     assert [bool(one.job_id) for one in groups(platform)] == [False, False, True, True]
+    assert len({one.seed for one in groups(platform)}) == 4
 
 
 # ---- refused, cancelled, continued

@@ -14,7 +14,7 @@ LOOP: dict[str, Any] = {
     "tasks": [{"prompt": "hi", "expected": "hello"}, {"prompt": "bye", "expected": "see you"}],
     "held_out": [{"prompt": "hello", "expected": "hi"}],
     "reward": {"type": "token_f1"},
-    "config": {"rounds": 1, "samples": 2, "max_tokens": 4},
+    "config": {"rounds": 1, "samples": 2, "max_tokens": 4, "seed": 7},
 }
 
 
@@ -52,6 +52,7 @@ def test_a_loop_is_requested_with_a_declarative_reward(worked: Client) -> None:
         ({"tasks": [{"question": "x"}]}, ["body", "tasks", "0", "messages"]),
         ({"config": {"roundz": 3}}, ["body", "config", "roundz"]),
         ({"config": {"samples": 1}}, ["body", "config", "samples"]),
+        ({"config": {"seed": -1}}, ["body", "config", "seed"]),
         ({"heldout": []}, ["body", "heldout"]),
     ],
 )

@@ -2,10 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import loop_agents
+from loop_outcomes import Outcome, outcome
 from modelyard import open_platform
+from modelyard.domain.job import Job
 from modelyard.parts.torch.tokenizer import ChatTokenizer
 from modelyard.parts.torch.training.examples import TokenRow, trajectory_rows
 
@@ -41,6 +45,35 @@ def test_rows_of_an_episode_train_each_sampled_token_once(folders: Callable[...,
         metrics = platform.training.rl("desk/support", [group]).result().metrics
         assert metrics["importance_ratio"] == pytest.approx(1, abs=1e-3)
         assert metrics["num_trainable_tokens"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", [None, loop_agents.talks])
+def test_a_loop_is_repeated_by_its_seed(folders: Callable[..., Path], tmp_path: Path, agent: Any) -> None:
+    def made(store: str, **options: Any) -> tuple[Outcome, int]:
+        with open_platform(tmp_path / store) as platform:
+            platform.add_base_model(folders("micro"), id="micro")
+            platform.models.create("m", project="p", base_model="micro")
+            tasks = [{"question": question, "prompt": question} for question in QUESTIONS]
+            more = {"max_tokens": 6} if agent is None else {"agent": agent}
+            job = platform.training.loop(
+                "p/m",
+                tasks,
+                loop_agents.length,
+                rounds=2,
+                samples=3,
+                concurrency=1,
+                learning_rate=1e-2,
+                **more,
+                **options,
+            )
+            job.wait()
+            spec = platform._runtime.store.read(lambda snapshot: snapshot.get(Job, job.id)).spec
+            return outcome(platform, job), spec["seed"]
+
+    first, drawn = made("1.db")
+    assert made("2.db", seed=drawn) == (first, drawn)
+    assert made("3.db", seed=drawn + 1)[0].checkpoints[1:] != first.checkpoints[1:]
 
 
 def _trained(row: TokenRow) -> list[tuple[int, float]]:

@@ -1,7 +1,7 @@
 """Keep what an episode's key is answered, in the transaction that books it, joined to the turns before it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 
@@ -17,10 +17,12 @@ from modelyard.parts.episodes.history import HistoryDigests, tools_digest
 from modelyard.parts.episodes.known import KnownConversation, KnownConversations, KnownTokens, tokens_digest
 from modelyard.parts.episodes.packed import IDS, packed, sampled
 from modelyard.parts.episodes.records import Episode, EpisodeGroup, EpisodeTurn
+from modelyard.parts.episodes.seeds import EpisodeCalls, KnownCalls, asked_digest, drawn_seed
+from modelyard.platform.chat.capability_checks import with_details
 from modelyard.platform.chat.running_completion import RunningCompletion
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
-from modelyard.protocols import Snapshot, Tx
+from modelyard.protocols import Capabilities, Snapshot, Tx
 
 ALIKE = 32
 """How many turns with the same history are looked at to find the one whose tokens continue."""
@@ -34,18 +36,39 @@ def capture_of(runtime: Runtime, snapshot: Snapshot, principal: Principal) -> "E
     episode = snapshot.find(Episode, "by_key", principal.key_id)
     if episode is None:
         raise Unauthenticated("the episode of this key was deleted; ask with another key")
-    known = runtime.cache.slot(KnownConversations)
-    return EpisodeCapture(episode, snapshot.get(EpisodeGroup, episode.group_id).model, known)
+    known, group = runtime.cache.slot(KnownConversations), snapshot.get(EpisodeGroup, episode.group_id)
+    calls = None if group.seed is None else runtime.cache.slot(KnownCalls).of(snapshot, episode.id)
+    return EpisodeCapture(episode, group, known, calls)
 
 
 @attrs.frozen
 class EpisodeCapture:
-    """Keeps the answers to the program of an episode. `model` is what it trains."""
+    """Keeps the answers to the program of an episode. There are `calls` if they have seeds."""
 
     episode: Episode
-    model: str
+    group: EpisodeGroup
     known: KnownConversations
-    details: ClassVar[bool] = True
+    calls: EpisodeCalls | None
+
+    @property
+    def model(self) -> str:
+        """The model that the program trains."""
+        return self.group.model
+
+    def asks(
+        self, running: RunningCompletion, request: CompletionRequest, capabilities: Capabilities
+    ) -> CompletionRequest:
+        """Return a request with the details that training needs, and with a seed if it names none and the group has
+        one, where the backend takes seeds."""
+        request, sampling = with_details(request, capabilities), request.sampling
+        if self.calls is None or sampling.seed is not None or "seed" not in capabilities.parameters:
+            return request
+        checkpoint, group = running.served.checkpoint, self.group
+        is_own = checkpoint is not None and checkpoint.model_id == group.model_id
+        asked = asked_digest(request, "" if is_own else request.model)
+        number = self.calls.number(running, asked, request)
+        seed = drawn_seed(group.seed or 0, self.episode.place % group.size, asked, number)
+        return request.asking(request.messages, sampling.seeded(seed), request.max_tokens)
 
     def chosen(self, running: RunningCompletion) -> str:
         """Return "": the model that a request names answers it."""
@@ -58,6 +81,8 @@ class EpisodeCapture:
         known = self.known.of(self.episode.id)
         asked = AskedTurn.of(running.request, known)
         answers = [AnsweredTurn.of(asked, choice, known) for choice in completion.choices]
+        if self.calls is not None:
+            self.calls.answer(running)
 
         def step(tx: Tx) -> None:
             if keep is not None:

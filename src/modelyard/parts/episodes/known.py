@@ -100,7 +100,7 @@ class KnownConversations:
 
     def keep(self, episode_id: str, one: KnownConversation, continued: str) -> None:
         """Keep a conversation, in the place of the one that it continues; those are forgotten that were kept first."""
-        if not all(map(_is_text, one.digests.messages)):
+        if not all(map(is_text, one.digests.messages)):
             return
         with self._mutex:
             known = self._kept.pop(episode_id, ())
@@ -115,6 +115,6 @@ def _size(kept: tuple[KnownConversation, ...]) -> int:
     return sum([one.size for one in kept])
 
 
-def _is_text(message: Message) -> bool:
+def is_text(message: Message) -> bool:
     """Return whether equal messages have equal digests: numbers in other parts may be equal and written otherwise."""
     return type(message.content) is not tuple or all(part.type == "text" for part in message.content)

@@ -28,7 +28,8 @@ class EpisodeGroup:
 
     `model` is the full name of the model that is trained, "entity/project/name". `budget` is what each episode may
     spend, in USD. A group is `closed_at` a time when its keys end; rewards are accepted until the `deadline`, and until
-    it is trained. `job_id` is the job that trains it.
+    it is trained. `job_id` is the job that trains it. From the `seed` those of calls are drawn that name none; None if
+    these are random.
     """
 
     id: str
@@ -43,6 +44,7 @@ class EpisodeGroup:
     budget: Decimal | None = None
     closed_at: datetime | None = None
     job_id: str = ""
+    seed: int | None = None
     seq: int = sequence_field()
 
     @property

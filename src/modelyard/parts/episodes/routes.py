@@ -30,7 +30,7 @@ _MODEL = Parameter("model", description="Only groups that train this model.")
 @attrs.frozen
 class NewEpisodeGroup:
     """The body that makes a group. `deadline` is in seconds from now, `budget` in USD for each episode, `prefix` how
-    the keys begin."""
+    the keys begin, and from the `seed` those of calls are drawn that name none."""
 
     name: str
     model: str
@@ -38,6 +38,7 @@ class NewEpisodeGroup:
     deadline: float = 3600.0
     budget: str | None = None
     prefix: str = KEY_PREFIX
+    seed: int | None = None
 
 
 @attrs.frozen
@@ -50,7 +51,8 @@ class GivenReward:
 
 @attrs.frozen
 class EpisodeGroupObject:
-    """A group. `job_id` is the job that trains it, "" for none."""
+    """A group. `job_id` is the job that trains it, "" for none. From the `seed` those of calls are drawn that name
+    none."""
 
     id: str
     entity: str
@@ -63,6 +65,7 @@ class EpisodeGroupObject:
     budget: str | None
     closed_at: datetime | None
     job_id: str
+    seed: int | None
 
 
 @attrs.frozen
@@ -169,6 +172,7 @@ def create_episode_group(call: RouteCall) -> Response:
             deadline=timedelta(seconds=body.deadline),
             budget=body.budget,
             prefix=body.prefix,
+            seed=body.seed,
         )
     return json_response(_details(call, group))
 

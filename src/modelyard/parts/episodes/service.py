@@ -59,6 +59,7 @@ class Episodes:
         budget: Decimal | int | str | None = None,
         url: str = ROOT_URL,
         prefix: str = KEY_PREFIX,
+        seed: int | None = None,
     ) -> EpisodeGroupHandle:
         """Make a group of `size` episodes that train `model`, each with a key of its own.
 
@@ -66,6 +67,8 @@ class Episodes:
         failed. `budget` is what each episode may spend, in USD. `url` is the address at which programs reach this
         platform, "http://127.0.0.1:8000" for a server there; by default one that is answered in process by
         `intercept(platform, hosts=["modelyard.invalid"])`. `prefix` is how the keys begin, "tml-" for Tinker's client.
+        With a `seed`, from 0 to 2^63 - 1, calls that name none get one where the model takes seeds: the same in any
+        group of this seed, for the same place and history, and for the first, second, ... call with that history.
 
         A key asks for any model as usual. A name that no model has, such as the one that a program asks for by default,
         means the model that is trained. Raises `InvalidInput`, `NotFound`, `Forbidden`.
@@ -76,6 +79,8 @@ class Episodes:
         check_deadline(deadline)
         limit, now = None if budget is None else budget_amount(budget), self._runtime.clock.now()
         check_prefix(prefix)
+        if seed is not None and not (type(seed) is int and 0 <= seed < 2**63):
+            raise InvalidInput.at("seed", msg="must be a whole number from 0 to 2^63 - 1")
         made = [NewEpisode.drawn(self._runtime, prefix) for _ in range(size)]
         group_id = self._runtime.ids()
 
@@ -84,7 +89,17 @@ class Episodes:
             trained = named_model(tx, self._principal, model)
             full = f"{trained.entity}/{trained.project}/{trained.name}"
             group = EpisodeGroup(
-                group_id, trained.entity, trained.project, name, trained.id, full, size, now, now + deadline, limit
+                group_id,
+                trained.entity,
+                trained.project,
+                name,
+                trained.id,
+                full,
+                size,
+                now,
+                now + deadline,
+                limit,
+                seed=seed,
             )
             tx.add(group)
             for place, new in enumerate(made):

@@ -83,10 +83,10 @@ def episodes_of(snapshot: Snapshot, group_id: str) -> list[Episode]:
 def trajectory_group(
     snapshot: Snapshot, group: EpisodeGroup, now: datetime, oldest: int | None = None
 ) -> TrajectoryGroup:
-    """Return a group as it is trained: its rewarded episodes, and why the others failed. What was sampled before the
-    step `oldest` is left out, and counted in the metrics."""
+    """Return a group as it is trained: its rewarded episodes, and why the others failed; one that was made in the place
+    of another is where that would be. What was sampled before the step `oldest` is left out, and counted."""
     trained, failed = list[Trajectory](), list[RolloutError]()
-    for episode in episodes_of(snapshot, group.id):
+    for episode in sorted(episodes_of(snapshot, group.id), key=lambda one: one.place % group.size):
         if episode.reward is None:
             state = episode.state(group, now)
             kind = "EpisodeFailed" if state is EpisodeState.FAILED and episode.failure else "NoReward"

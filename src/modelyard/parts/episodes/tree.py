@@ -260,10 +260,11 @@ def sequences_of(turns: Sequence[TreeTurn]) -> list[list[TreeTurn]]:
     """Return the turns that are trained, as sequences: in each, every prompt begins with all tokens before it.
 
     A turn is in one sequence alone, so no token is trained twice. At a fork, the first branch has the turns before it.
+    The order does not depend on which of several calls at a time is answered first.
     """
     found: list[list[TreeTurn]] = []
     ends: dict[str, list[TreeTurn]] = {}
-    for one in sorted(turns, key=lambda it: (it.turn.length, it.turn.seq)):
+    for one in sorted(turns, key=lambda it: (it.turn.length, it.turn.tokens, it.turn.seq)):
         if one.untrained:
             continue
         before = ends.pop(one.parent.id, None) if one.parent is not None and one.follows_exactly else None

@@ -17,6 +17,7 @@ from modelyard.errors import InvalidInput, TrainingError
 from modelyard.parts.episodes.handle import checked_root
 from modelyard.parts.episodes.making import budget_amount, check_deadline
 from modelyard.parts.episodes.records import Episode, EpisodeGroup
+from modelyard.parts.episodes.seeds import drawn_seed
 from modelyard.parts.episodes.service import DEADLINE, MAX_SIZE
 from modelyard.parts.episodes.training import GROUPS, GroupChanged, Read, as_read, claim_groups
 from modelyard.parts.episodes.trajectories import episodes_of, trajectory_group
@@ -34,6 +35,7 @@ from modelyard.platform.jobs.claims import ClaimedJob
 from modelyard.platform.jobs.queue import enqueue
 from modelyard.platform.training.handle import JobHandle
 from modelyard.platform.training.service import Training, check_options
+from modelyard.platform.training.submission import CHILD
 from modelyard.protocols import Snapshot, Tx
 
 KEY = "groups"
@@ -180,6 +182,7 @@ class AgentLoop(TrainingLoop):
                 f"round-{number + 1}-task-{place}",
                 self._name,
                 [task] * self.config.samples,
+                drawn_seed(self.spec["seed"], "round", number, place, again),
             )
             for place, task in enumerate(self._tasks(number))
         ]
@@ -247,7 +250,13 @@ class AgentLoop(TrainingLoop):
             self.record.advance({RUN: self._group_id("held-out", step), "validated": step}, lambda tx: None)
             yield
         step = self.done["validated"]
-        wanted = WantedGroup(self.done[RUN], f"held-out-step-{step}", f"{self._name}:step{step}", [*self._held_out()])
+        wanted = WantedGroup(
+            self.done[RUN],
+            f"held-out-step-{step}",
+            f"{self._name}:step{step}",
+            [*self._held_out()],
+            drawn_seed(self.spec["seed"], "held-out", self.rounds + (CHILD in self.done)),
+        )
         self._rollouts.open([wanted], first=True)
         yield from self._rollouts.until_settled({wanted.id})
         found = [one for one in self._validated_attempts() if one.failure != LOST]

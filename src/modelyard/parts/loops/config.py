@@ -27,8 +27,9 @@ class LoopConfig(TrainingConfig):
     taken, and samples `samples` answers to each. `max_tokens` bounds an answer, `concurrency` the tasks that are
     sampled at a time. With a `teacher`, the name of a model that scores the answers, rounds are trained on its scores,
     and rewards are only measured. The held-out tasks are answered before the first round, after every `evaluate_every`
-    rounds and after the last, at temperature 0. `training` is the configuration of each round's job. Raises
-    `InvalidInput` naming every field that is out of bounds."""
+    rounds and after the last, at temperature 0. `training` is the configuration of each round's job. From the `seed`
+    (None for a random one) the order of tasks and the seeds of answers are drawn. Raises `InvalidInput` naming every
+    field that is out of bounds."""
 
     rounds: int = 8
     samples: int = 4
@@ -40,6 +41,7 @@ class LoopConfig(TrainingConfig):
     stop_when: Mapping[str, Any] = attrs.field(factory=dict)
     evaluation: str = "held_out"
     teacher: str | None = None
+    seed: int | None = None
     training: Mapping[str, Any] = attrs.field(factory=dict)
 
     def _problems(self) -> list[Problem]:
@@ -56,6 +58,8 @@ class LoopConfig(TrainingConfig):
             for name, (value, least, most) in whole.items()
             if type(value) is not int or not least <= value <= most
         ]
+        if self.seed is not None and not (type(self.seed) is int and 0 <= self.seed < 2**63):
+            problems.append(Problem(("seed",), "must be a whole number from 0 to 2^63 - 1"))
         if not (is_amount(self.temperature) and self.temperature <= 2):
             problems.append(Problem(("temperature",), "must lie between 0 and 2"))
         return [*problems, *self._stop_problems()]
@@ -88,3 +92,4 @@ class LoopOptions(RLOptions, total=False):
     evaluation: str | None
     teacher: "Model | Checkpoint | str | None"
     beta: float | None
+    seed: int | None

@@ -37,7 +37,10 @@ _OWN = frozenset(field.name for field in attrs.fields(LoopConfig)) - {"training"
 
 
 def resolve(options: Mapping[str, Any], config: type[TrainingConfig] = RLConfig) -> LoopConfig:
-    training = resolved(config, {name: value for name, value in options.items() if name not in _OWN})
+    theirs = {name: value for name, value in options.items() if name not in _OWN}
+    if "seed" in options and any(field.name == "seed" for field in attrs.fields(config)):
+        theirs["seed"] = options["seed"]
+    training = resolved(config, theirs)
     own_options = {name: value for name, value in options.items() if name in _OWN}
     return resolved(LoopConfig, {**own_options, "training": attrs.asdict(training)})
 
@@ -69,6 +72,7 @@ def new_loop(
             **own(stored),
             **counts,
             **drawn_for(runtime, principal, model, config),
+            **({} if config.seed is None else {"seed": config.seed}),
         }
         head = (runtime.ids(), LOOP, model.entity, model.project, parent_lane(model.id), runtime.clock.now())
         job = Job(*head, spec, idempotency_key=request.idempotency_key, base_model=model.base_model, **request.needs)

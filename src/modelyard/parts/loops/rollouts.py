@@ -38,12 +38,14 @@ STOPPED = "the loop has stopped"
 @attrs.frozen
 class WantedGroup:
     """A group of a loop: an attempt at each of `tasks`. The `id` is the same in each process that continues the loop.
-    `model` is what the agent calls: the model, or a checkpoint of it."""
+    `model` is what the agent calls: the model, or a checkpoint of it. Those of its calls that name no seed get one that
+    is drawn from `seed`."""
 
     id: str
     name: str
     model: str
     tasks: Sequence[Mapping[str, Any]]
+    seed: int
 
 
 @attrs.frozen
@@ -125,7 +127,7 @@ class Rollouts:
         if group is None:
             model = self._model
             place = (model.entity, model.project, wanted.name, model.id, wanted.model, len(wanted.tasks))
-            group = EpisodeGroup(wanted.id, *place, now, self._until(now), self._how.budget)
+            group = EpisodeGroup(wanted.id, *place, now, self._until(now), self._how.budget, seed=wanted.seed)
             tx.add(group)
         else:
             _fail_open(tx, group.id, LOST, now)

@@ -189,7 +189,7 @@ class TrainingLoop:
         method = METHODS[kind].of(self.runtime.trainers, self.model.base_model)
         config = method.config.resolve(self.config.training).of_round(self.rounds, self.config.rounds)
         request = JobRequest(method, self.model, config, None, self.needs)
-        data = {**own(stored), "rows": len(rows), "loop_id": self.claimed.job.id}
+        data = {**own(stored), "rows": len(rows), "loop_id": self.claimed.job.id, "seed": self.spec["seed"]}
         job = new_job(self.runtime, self.principal, request, data)
 
         changes = {CHILD: job.id, "sampled": sampled}

@@ -19,6 +19,7 @@ _BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "max_tokens": _COUNT,
     "concurrency": _COUNT,
     "evaluate_every": _COUNT,
+    "seed": {"schema": {"minimum": 0, "maximum": 2**63 - 1}},
     "learning_rate": {"schema": RATE},
     "beta": {"schema": {"minimum": 0, "maximum": 1}},
     "teacher": {"described_as": str | None},

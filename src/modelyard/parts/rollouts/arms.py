@@ -4,7 +4,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 
@@ -126,7 +126,10 @@ class RolloutCapture:
     rollout: StagedRollout
     model: str
     process: ProcessRollouts
-    details: ClassVar[bool] = False
+
+    def asks(self, running: RunningCompletion, request: CompletionRequest, capabilities: object) -> CompletionRequest:
+        """Return the request as it is."""
+        return request
 
     def chosen(self, running: RunningCompletion) -> str:
         """Return the name of the arm of the user who asks, or of the key if no user is named."""

@@ -59,8 +59,10 @@ class RunningCompletion(BookedRequest):
             request = plan.asks(request)
             if self.client is not None:
                 self.client.asked = plan.named.name
-        if self.details or (self.captures is not None and self.captures.details):
+        if self.details:
             request = checks.with_details(request, capabilities)
+        if self.captures is not None:
+            request = self.captures.asks(self, request, capabilities)
         if request.tool_choice.mode is _REQUIRED:
             checks.check_tool_choice(request)
         said = request.messages
@@ -74,8 +76,7 @@ class RunningCompletion(BookedRequest):
         self.max_tokens = checks.resolve_max_tokens(entry, self.prompt_tokens, request)
         sampling = request.sampling
         if sampling.seed is None:
-            (seed,) = _SEED.unpack(self.runtime.randomness(8))
-            sampling = sampling.seeded(seed)
+            sampling = sampling.seeded(*_SEED.unpack(self.runtime.randomness(8)))
         self.request = request.asking(request.messages, sampling, self.max_tokens)
         self.makes_choices = capabilities.choices
 

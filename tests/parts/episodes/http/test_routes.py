@@ -47,6 +47,28 @@ def test_a_reward_or_a_failure_is_given(client: Client, body: dict[str, object])
     assert refused.status == 422
 
 
+def test_groups_of_one_seed_are_answered_the_same_on_each_route(client: Client) -> None:
+    asked = {"name": "refunds", "model": "desk/support", "size": 1, "seed": 7}
+    made = [client.ok("POST", PATH, asked) for _ in range(2)]
+    assert [one["group"]["seed"] for one in made] == [7, 7]
+    said = []
+    for one in made:
+        key = one["episodes"][0]["key"]
+        answer = client.send("POST", "/inference/v1/chat/completions", ASKED, key=key).json
+        again = client.send("POST", "/v1/messages", ASKED, key=key).json
+        said.append((answer["choices"][0]["message"]["content"], again["content"][0]["text"]))
+    assert said[0] == said[1]
+    assert said[0][0] != said[0][1]
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, "7"])
+def test_a_seed_that_no_store_keeps_is_refused_at_its_place(client: Client, seed: object) -> None:
+    asked = {"name": "refunds", "model": "desk/support", "size": 1, "seed": seed}
+    refused = client.send("POST", PATH, asked, check=False)
+    assert refused.status == 422
+    assert [one["loc"] for one in refused.json["detail"]] == [["body", "seed"]]
+
+
 def test_the_key_of_an_episode_makes_and_closes_no_group(client: Client) -> None:
     asked = {"name": "refunds", "model": "desk/support", "size": 1}
     made = client.ok("POST", PATH, asked)
