@@ -4,6 +4,7 @@ import math
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from fastmcp import FastMCP
 from openenv.core.env_server import Action, Environment, MCPEnvironment, Observation, State, create_fastapi_app
 from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
 
+from backends import SameEachRun
 from modelyard import Platform, open_platform
+from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.errors import InvalidInput, JobFailed
 from modelyard.parts.episodes.environments.asking import in_time
 from modelyard.parts.loops.loopback import LoopbackServer
@@ -151,7 +154,8 @@ def environments() -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def platform() -> Iterator[Platform]:
-    with open_platform() as opened:
+    trainers, randomness = [TabularTrainer()], Random(1).randbytes  # the loop's order of tasks is drawn, too
+    with open_platform(backend=SameEachRun(), trainers=trainers, randomness=randomness) as opened:
         opened.models.create("m", project="p", base_model="tabular-mini")
         yield opened
 

@@ -4,13 +4,16 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 pytest.importorskip("verifiers.v1", reason="it has a lane of its own: tests/clients/lanes.py verifiers")
 
+from backends import SameEachRun
 from modelyard import Platform, open_platform
+from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.errors import InvalidInput, JobFailed
 from modelyard.parts.episodes.environments import processes
 from warm_python import WarmPython
@@ -116,7 +119,8 @@ def _warm(warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def platform() -> Iterator[Platform]:
-    with open_platform() as opened:
+    trainers, randomness = [TabularTrainer()], Random(1).randbytes  # the loop's order of tasks is drawn, too
+    with open_platform(backend=SameEachRun(), trainers=trainers, randomness=randomness) as opened:
         opened.models.create("m", project="p", base_model="tabular-mini")
         yield opened
 

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from random import Random
 from typing import Any, BinaryIO
 
 import attrs
@@ -266,11 +267,12 @@ def undisturbed() -> str:
 
 @pytest.fixture(params=["memory", "sqlite", "run twice"])
 def platform(request: pytest.FixtureRequest, yard_file: Path) -> Iterator[Platform]:
-    """A platform on each of our stores, and on one that runs every step twice."""
+    """A platform on each of our stores, and on one that runs every step twice, with the same ids in each run."""
     store: Any = MemoryStore(RECORDS)
     if request.param == "sqlite":
         store = SqliteStore(yard_file, RECORDS, durability="process")
-    clock = ManualClock()
-    with open_platform(store=RunTwiceStore(store) if request.param == "run twice" else store, clock=clock) as opened:
+    clock, randomness = ManualClock(), Random(1).randbytes
+    used: Any = RunTwiceStore(store) if request.param == "run twice" else store
+    with open_platform(store=used, clock=clock, randomness=randomness) as opened:
         yield opened
     store.close()

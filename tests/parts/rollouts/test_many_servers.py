@@ -14,7 +14,7 @@ from rolled_out import ALIAS, NAME
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
-USERS = range(24)
+USERS = range(40)
 ROW = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "green"}]}
 GUARD = NotWorse("thumbs", margin=0.4, confidence=0.5)
 

@@ -321,7 +321,7 @@ def test_the_call_of_the_guide_does_what_each_word_of_it_says(desk: Platform) ->
     assert rollout.limits == {"errors": 0.02, "p95": 8.0, "cost": 0.01}
     assert rollout.shadow == {"answers": 1, "share": 0.1, "purse": "1", "lasts": 3600.0}
     clock: Any = desk._runtime.clock
-    for at in range(30):
+    for at in range(120):  # of which none is mirrored once in 300,000 times
         ask(desk, f"user {at}")
     drain(desk._runtime)
     assert any(one.shadow for one in desk.rollouts.answers(rollout.id))

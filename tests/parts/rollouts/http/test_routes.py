@@ -1,6 +1,7 @@
 """Rollouts over HTTP, with the key of a tenant."""
 
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ START = {"model": NAME, "step": 1, "canary": [0.5, 1.0], "guard": {"margin": 0.3
 
 @pytest.fixture
 def client() -> Iterator[Client]:
-    with open_platform(entity="acme", clock=ManualClock()) as platform:
+    with open_platform(entity="acme", clock=ManualClock(), randomness=Random(1).randbytes) as platform:
         trained(platform)
         yield client_of(platform)
 
