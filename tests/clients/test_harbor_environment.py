@@ -4,16 +4,13 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
 pytest.importorskip("harbor", reason="it has a lane of its own: tests/clients/lanes.py harbor")
 
-from backends import SameEachRun
 from modelyard import Platform, open_platform
-from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.errors import InvalidInput, JobFailed
 from modelyard.parts.episodes.environments import processes
 from warm_python import WarmPython
@@ -161,8 +158,7 @@ def _warm(warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def platform() -> Iterator[Platform]:
-    trainers, randomness = [TabularTrainer()], Random(1).randbytes  # the loop's order of tasks is drawn, too
-    with open_platform(backend=SameEachRun(), trainers=trainers, randomness=randomness) as opened:
+    with open_platform() as opened:
         opened.models.create("m", project="p", base_model="tabular-mini")
         yield opened
 
@@ -182,6 +178,7 @@ def test_a_model_learns_what_the_tests_of_the_tasks_reward(platform: Platform, f
         tasks_per_round=1,
         concurrency=4,
         learning_rate=1e-4,
+        seed=1,
     )
     job.wait()
     held = [row.values["held_out"] for row in job.metrics()]

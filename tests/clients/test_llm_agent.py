@@ -1,17 +1,11 @@
 """The public command line `llm`, unmodified and in a process of its own, is trained as its page says."""
 
 import runpy
-from functools import partial
 from pathlib import Path
-from random import Random
 
 import pytest
 
 pytest.importorskip("llm", reason="it has a lane of its own: tests/clients/lanes.py llm")
-
-import modelyard
-from backends import SameEachRun
-from modelyard.engines.tabular.trainer import TabularTrainer
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,8 +15,6 @@ def test_its_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "LLM_USER_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    seeded = {"backend": SameEachRun(), "trainers": [TabularTrainer()], "randomness": Random(1).randbytes}
-    monkeypatch.setattr(modelyard, "open_platform", partial(modelyard.open_platform, **seeded))
     docs = runpy.run_path(str(ROOT / "tests" / "docs" / "test_docs.py"))
     docs["run_page"](ROOT / "docs" / "how-to" / "train-a-command-line.md", tmp_path, monkeypatch)
     assert (tmp_path / "reward.svg").stat().st_size > 0

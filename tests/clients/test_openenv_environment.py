@@ -4,7 +4,6 @@ import math
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from random import Random
 from typing import Any
 
 import pytest
@@ -16,9 +15,7 @@ from fastmcp import FastMCP
 from openenv.core.env_server import Action, Environment, MCPEnvironment, Observation, State, create_fastapi_app
 from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
 
-from backends import SameEachRun
 from modelyard import Platform, open_platform
-from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.errors import InvalidInput, JobFailed
 from modelyard.parts.episodes.environments.asking import in_time
 from modelyard.parts.loops.loopback import LoopbackServer
@@ -154,8 +151,7 @@ def environments() -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def platform() -> Iterator[Platform]:
-    trainers, randomness = [TabularTrainer()], Random(1).randbytes  # the loop's order of tasks is drawn, too
-    with open_platform(backend=SameEachRun(), trainers=trainers, randomness=randomness) as opened:
+    with open_platform() as opened:
         opened.models.create("m", project="p", base_model="tabular-mini")
         yield opened
 
@@ -174,6 +170,7 @@ def test_a_model_learns_what_the_steps_of_the_environment_reward(platform: Platf
         tasks_per_round=2,
         concurrency=4,
         learning_rate=1e-4,
+        seed=1,
     )
     job.wait()
     held = [row.values["held_out"] for row in job.metrics()]

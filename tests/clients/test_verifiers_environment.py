@@ -4,16 +4,13 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
 pytest.importorskip("verifiers.v1", reason="it has a lane of its own: tests/clients/lanes.py verifiers")
 
-from backends import SameEachRun
 from modelyard import Platform, open_platform
-from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.errors import InvalidInput, JobFailed
 from modelyard.parts.episodes.environments import processes
 from warm_python import WarmPython
@@ -119,8 +116,7 @@ def _warm(warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def platform() -> Iterator[Platform]:
-    trainers, randomness = [TabularTrainer()], Random(1).randbytes  # the loop's order of tasks is drawn, too
-    with open_platform(backend=SameEachRun(), trainers=trainers, randomness=randomness) as opened:
+    with open_platform() as opened:
         opened.models.create("m", project="p", base_model="tabular-mini")
         yield opened
 
@@ -148,6 +144,7 @@ def test_a_model_learns_what_the_rubric_of_the_environment_rewards(platform: Pla
         tasks_per_round=1,
         concurrency=4,
         learning_rate=1e-4,
+        seed=1,
     )
     job.wait()
     held = [row.values["held_out"] for row in job.metrics()]

@@ -1,15 +1,12 @@
-"""Small backends for tests: asynchronous only, failing in the middle of an answer, with a fixed answer, or seeded."""
+"""Small backends for tests: asynchronous only, failing in the middle of an answer, or with a fixed answer."""
 
 import asyncio
-import threading
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from modelyard.backends.deltas import one_by_one
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import CompletionRequest, Delta
-from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.protocols import ServedModel
 
 
@@ -67,22 +64,3 @@ class FixedAnswer(EchoBackend):
     async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
         for delta in self.deltas:
             yield delta
-
-
-class SameEachRun(TabularBackend):
-    """Samples with a seed of its own: how often a checkpoint was asked this before. So programs that ask at the same
-    time get the same answers in each run, in whatever order their threads come.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._asked, self._lock = Counter[Any](), threading.Lock()
-
-    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        asked = tuple(self.tokens(request, model)), model.checkpoint and model.checkpoint.step
-        with self._lock:
-            seed = self._asked[asked]
-            self._asked[asked] += 1
-        return super().stream(
-            request.asking(request.messages, request.sampling.seeded(seed), request.max_tokens), model
-        )
