@@ -2,6 +2,7 @@
 
 import pkgutil
 import re
+import tomllib
 from functools import cached_property
 from inspect import getmembers, isfunction
 from operator import attrgetter
@@ -148,3 +149,17 @@ def test_every_fixture_and_function_for_tests_is_listed() -> None:
         assert "." not in name or pkgutil.resolve_name(
             name if name.startswith("modelyard.") else f"modelyard.testing.{name}"
         )
+
+
+def test_every_extra_that_a_page_installs_is_there() -> None:
+    root = REFERENCE.parents[1]
+    there = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+    pages = [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "examples").rglob("*.ipynb")]
+    named = {
+        (page.name, extra)
+        for page in pages
+        for extras in re.findall(r"modelyard\[([^]]+)\]", page.read_text(encoding="utf-8"))
+        for extra in extras.split(",")
+    }
+    assert len(named) > 20
+    assert [(page, extra) for page, extra in sorted(named) if extra not in there] == []

@@ -136,6 +136,7 @@ class Telling(TabularTrainer):
         "dropped": 3,
         "device": "cpu",
         "dtype": "float32",
+        "memory": {"estimate": 1000, "limit": 2000},
     }
 
     def train(self, *args: Any) -> Iterator[Any]:
@@ -180,7 +181,10 @@ def test_a_checkpoint_says_what_it_was_trained_on_and_how_fast_and_its_scores_st
         assert told["speed"] == f"{speed:.3g} trained tokens a second"
         assert f"{made.metrics['loss']:.4g}" == told["loss"]
         assert text.index("Evaluated by") < text.index("Metrics of the last step") < text.index("<dt>loss")
-        of_job = shown_facts(page(platform, "jobs", job.id))
+        job_page = page(platform, "jobs", job.id)
+        assert "about (lora_rank 12, lora_alpha 24.0," in job_page
+        assert "memory (estimate 1000, limit 2000))" in job_page
+        of_job = shown_facts(job_page)
         assert {name: of_job[name] for name in ("adapter", "rows", "speed")} == {
             name: told[name] for name in ("adapter", "rows", "speed")
         }

@@ -14,7 +14,9 @@ from modelyard import Platform, open_platform
 from modelyard.cli import main
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.job import Job
+from modelyard.engines import TabularTrainer
 from modelyard.errors import Conflict, NotFound
+from modelyard.protocols import Started
 
 ROWS = [{"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "good morning"}]}] * 4
 
@@ -45,6 +47,22 @@ def test_the_log_of_a_job_is_a_line_for_each_event(platform: Platform) -> None:
     run = platform.evaluations.run("quiz", "echo", [{"prompt": "a", "expected": "a"}]).run
     assert call("jobs", "logs", run.id).stdout.splitlines()[-1].split("  ")[1] == "evaluation_ended"
     call("jobs", "logs", "desk/none", status=1)
+
+
+class Telling(TabularTrainer):
+    """Says something within something of its jobs."""
+
+    def train(self, *args: Any) -> Iterator[Any]:
+        for item in super().train(*args):
+            yield attrs.evolve(item, about={"memory": {"limit": 2000}}) if isinstance(item, Started) else item
+
+
+def test_what_an_event_has_within_is_json(tmp_path: Path) -> None:
+    store = tmp_path / "telling.db"
+    with open_platform(store, trainers=[Telling()], project="desk") as platform:
+        platform.models.create("bot", base_model="tabular-mini")
+        platform.training.sft("desk/bot", ROWS).wait()
+    assert 'about={"memory": {"limit": 2000}}' in call("jobs", "logs", "desk/bot", "--store", store).stdout
 
 
 def test_an_event_cannot_control_the_terminal(platform: Platform) -> None:

@@ -231,20 +231,52 @@ def test_free_memory_is_what_the_system_and_the_control_group_leave(tmp_path: Pa
     meminfo.write_text("MemTotal: 9 kB\nMemAvailable:    3000 kB\n")
     assert _available(meminfo) == 3000 * 1024
     assert _available(tmp_path / "none") is None
-    (tmp_path / "memory.max").write_text("5000\n")
-    (tmp_path / "memory.current").write_text("2000\n")
-    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 500\n")
-    assert _allowed(tmp_path) == 3500
-    (tmp_path / "memory.max").write_text("max\n")
-    assert _allowed(tmp_path) is None
-    assert _allowed(tmp_path / "none") is None
+    assert _allowed(tmp_path, "") is None
     assert (free_memory("cpu") or 2**40) > 2**20
 
 
+NEW = {"memory.max": "5000\n", "memory.current": "2000\n", "memory.stat": "anon 1\ninactive_file 500\n"}
+OLD = {
+    "memory.limit_in_bytes": "5000\n",
+    "memory.usage_in_bytes": "2000\n",
+    "memory.stat": "inactive_file 7\ntotal_inactive_file 500\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("folder", "files", "own"),
+    [
+        ("", NEW, "0::/"),
+        ("user.slice/run.scope", NEW, "0::/user.slice/run.scope"),
+        ("user.slice", NEW, "0::/user.slice/run.scope"),
+        ("", NEW, "0::/of/the/host"),
+        ("memory", OLD, "9:name=systemd:/\n4:memory:/docker/1\n0::/"),
+        ("memory/docker/1", OLD, "4:memory,hugetlb:/docker/1\n1:cpu:/\n0::/"),
+    ],
+    ids=["a container", "a unit", "a unit's slice", "a group of the host", "an old container", "an old group"],
+)
+def test_what_a_control_group_leaves_is_found(folder: str, files: dict[str, str], own: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (tmp_path / folder / name).write_text(text)
+    assert _allowed(tmp_path, own) == 3500
+    limit = tmp_path / folder / next(iter(files))
+    limit.write_text("max\n" if files is NEW else f"{2**63 - 4096}\n")
+    assert (_allowed(tmp_path, own) or 2**62) >= 2**62
+
+
+def test_of_nested_control_groups_the_one_that_leaves_least_counts(tmp_path: Path) -> None:
+    for folder, most in (("slice/scope", 9000), ("slice", 4000), ("", 8000)):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for name, text in {**NEW, "memory.max": f"{most}\n"}.items():
+            (tmp_path / folder / name).write_text(text)
+    assert _allowed(tmp_path, "0::/slice/scope") == 2500
+
+
 def test_what_is_not_reckoned_is_left_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    for available, free in ((2**30, 2**30 - UNSEEN), (1000, 0), (None, None)):
+    for available, allowed, free in ((2**30, None, 2**30 - UNSEEN), (1000, None, 0), (2**30, 0, 0), (None, None, None)):
         monkeypatch.setattr(memory, "_available", lambda _, available=available: available)
-        monkeypatch.setattr(memory, "_allowed", lambda _: None)
+        monkeypatch.setattr(memory, "_allowed", lambda *_, allowed=allowed: allowed)
         assert free_memory("cpu") == free
 
 

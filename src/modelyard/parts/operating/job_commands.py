@@ -42,7 +42,7 @@ def _line(event: TrainingEvent) -> str:
 def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    return json.dumps(dict(value), default=str) if isinstance(value, Mapping) else str(value)
+    return json.dumps(unstructure(value), default=str) if isinstance(value, Mapping) else str(value)
 
 
 @click.command()

@@ -405,9 +405,18 @@ def _numbers(data: object) -> object:
 
 
 def _data(data: object) -> Html:
-    pairs = data.items() if hasattr(data, "items") else ()
-    text = ", ".join(f"{name} {value}" for name, value in pairs)
+    text = _pairs(data) if isinstance(data, Mapping) else ""
     return shortened(text if len(text) <= 300 else f"{text[:300]}…", text)
+
+
+def _pairs(data: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {_value(value)}" for name, value in data.items())
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"({_pairs(value)})"
+    return ", ".join(map(_value, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def cancel(view: View) -> Redirect:

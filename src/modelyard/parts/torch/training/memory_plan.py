@@ -33,10 +33,18 @@ UNSEEN = 64 * 2**20
 
 _SAMPLE = 32
 
+<<<<<<< HEAD
 SHARED_TOKENS = 1024
 """Tokens of a pass over rows of several runs, padding included: larger passes gain nothing by being shared, and a small
 run would wait for a large one.
 """
+=======
+_GROUP_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Limit, use, and pages that can be dropped: of control groups of version 2 and 1."""
+>>>>>>> wt-real3
 
 
 # ---- available memory ----------------------------------------------------------------------------------------------
@@ -50,7 +58,9 @@ def free_memory(device: str) -> int | None:
     if torch.device(device).type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + kept
-    limits = [found for found in (_available(Path("/proc/meminfo")), _allowed(Path("/sys/fs/cgroup"))) if found]
+    own = Path("/proc/self/cgroup")
+    groups = _allowed(Path("/sys/fs/cgroup"), own.read_text() if own.is_file() else "")
+    limits = [found for found in (_available(Path("/proc/meminfo")), groups) if found is not None]
     return max(0, min(limits) - UNSEEN) if limits else None
 
 
@@ -61,14 +71,35 @@ def _available(path: Path) -> int | None:
     return int(found[0]) * 1024 if found else None
 
 
-def _allowed(group: Path) -> int | None:
-    """Return the bytes left to the control group (memory.max, version 2). Its unmapped file pages can be dropped."""
+def _allowed(root: Path, own: str) -> int | None:
+    """Return the bytes that the control groups of a process leave it: its own and those above, of both versions.
+
+    `own` is the text of /proc/self/cgroup. Unmapped file pages of a group can be dropped.
+    """
+    left = [
+        found for group in _groups(root, own) for names in _GROUP_FILES if (found := _left(group, *names)) is not None
+    ]
+    return min(left, default=None)
+
+
+def _groups(root: Path, own: str) -> Iterator[Path]:
+    """Yield the folders of groups that may bound memory. In a container some are of the host, and not there."""
+    for line in own.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top = root / "memory" if controllers else root
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        yield from (top.joinpath(*parts[:count]) for count in range(len(parts) + 1))
+
+
+def _left(group: Path, limit: str, usage: str, droppable: str) -> int | None:
     try:
-        most, used = (group / "memory.max").read_text().strip(), int((group / "memory.current").read_text())
+        most, used = (group / limit).read_text().strip(), int((group / usage).read_text())
         statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return None
-    return int(most) - used + int(statistics["inactive_file"]) if most.isdecimal() else None
+    return int(most) - used + int(statistics[droppable]) if most.isdecimal() else None
 
 
 # ---- needed memory ---------------------------------------------------------------------------------------------
