@@ -56,7 +56,8 @@ def learn(platform, folder):
         found = [trajectory.reward for group in groups for trajectory in group.trajectories]
         rewards.append(sum(found) / len(found))
         print(f"round {round_ + 1}: mean reward {rewards[-1]:.2f}", flush=True)
-        platform.training.rl(model, groups, learning_rate=LEARNING_RATE).wait()
+        if any(len({one.reward for one in group.trajectories}) > 1 for group in groups):  # equal rewards teach nothing
+            platform.training.rl(model, groups, learning_rate=LEARNING_RATE).wait()
     return rewards
 
 
