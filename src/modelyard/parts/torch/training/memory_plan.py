@@ -33,18 +33,16 @@ UNSEEN = 64 * 2**20
 
 _SAMPLE = 32
 
-<<<<<<< HEAD
 SHARED_TOKENS = 1024
 """Tokens of a pass over rows of several runs, padding included: larger passes gain nothing by being shared, and a small
 run would wait for a large one.
 """
-=======
+
 _GROUP_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 """Limit, use, and pages that can be dropped: of control groups of version 2 and 1."""
->>>>>>> wt-real3
 
 
 # ---- available memory ----------------------------------------------------------------------------------------------
