@@ -41,7 +41,7 @@ Rows = tuple[Mapping[str, Any], ...]
 
 
 @attrs.frozen
-class PromptOptions:
+class PromptJobSettings:
     """How a prompt is optimised: the options of a prompt job; null means the default. `budget` is in USD."""
 
     calls: int | None = attrs.field(default=None, metadata=_COUNT)
@@ -65,7 +65,7 @@ class NewPromptJob:
     reward: str | Mapping[str, Any]
     reflection: str = attrs.field(validator=_NAMED)
     held_out: Rows | None = attrs.field(default=None, validator=Length(1, MOST_TASKS))
-    config: PromptOptions | None = None
+    config: PromptJobSettings | None = None
     needs: NeedsBody | None = None
 
 
