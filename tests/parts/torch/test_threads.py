@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from modelyard import open_platform
 from modelyard.parts.torch import records as base_model
-from modelyard.parts.torch import torch_import
 from modelyard.parts.torch.serving.batching_engine import Engine
+from modelyard.parts.torch.torch_import import idle_teams
 
 
 @pytest.fixture
@@ -105,8 +107,50 @@ def test_threads_sleep_while_they_wait_unless_the_host_has_chosen(chosen: dict[s
     assert re.findall(r"OMP_WAIT_POLICY\s*=\s*'(\w+)'", ran.stderr) == [policy]
 
 
-def test_a_torch_that_is_loaded_already_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    monkeypatch.setattr(torch_import, "import_module", lambda name: pytest.fail(f"{name} is imported again"))
-    torch_import.load_torch()
-    assert "OMP_WAIT_POLICY" not in os.environ
+IDLE = """
+import os, threading
+import torch
+from modelyard.parts.torch.torch_import import load_torch
+torch.ones(2**20).add_(1)
+for _ in range(2):
+    before = dict(os.environ)
+    load_torch()
+    assert dict(os.environ) == before
+    print(len(os.listdir("/proc/self/task")), sum(one.name == "modelyard-idle-team" for one in threading.enumerate()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP is that of torch on Linux")
+@pytest.mark.parametrize(
+    ("chosen", "own"), [({}, False), ({"OMP_WAIT_POLICY": "ACTIVE"}, True), ({"GOMP_SPINCOUNT": "9"}, True)]
+)
+def test_a_torch_that_is_loaded_already_gets_idle_teams_once_unless_the_host_has_chosen(
+    chosen: dict[str, str], own: bool
+) -> None:
+    processors = len(os.sched_getaffinity(0))
+    threads = max(2, (processors + 1) // 2)
+    wanted = 0 if own else idle_teams(processors, threads)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    ran = subprocess.run(
+        [sys.executable, "-c", IDLE],
+        env={**environment, **chosen, "OMP_NUM_THREADS": str(threads)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, again = ran.stdout.splitlines()
+    assert first == again
+    running, idle = map(int, first.split())
+    assert idle == wanted
+    assert running >= threads + wanted * threads, "each team is there: a thread for each of its places"
+
+
+@given(st.integers(1, 512), st.integers(1, 512))
+def test_idle_teams_are_the_fewest_that_make_more_threads_than_processors(processors: int, threads: int) -> None:
+    def managed(teams: int) -> int:
+        return 1 + (teams + 1) * (threads - 1)
+
+    teams = idle_teams(processors, threads)
+    assert threads == 1 or managed(teams) > processors
+    assert teams == 0 or managed(teams - 1) <= processors
