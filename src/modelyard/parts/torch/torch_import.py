@@ -53,7 +53,6 @@ def add_idle_teams() -> None:
 def _idle(threads: int, ready: threading.Event) -> None:
     torch = import_module("torch")
     try:
-        torch.set_num_threads(threads)
         torch.zeros(threads * _SHARE).add_(1)
     finally:
         ready.set()
