@@ -117,7 +117,8 @@ for _ in range(2):
     before = dict(os.environ)
     load_torch()
     assert dict(os.environ) == before
-    print(len(os.listdir("/proc/self/task")) - own, sum(one.name == "modelyard-idle-team" for one in threading.enumerate()))
+    idle = sum(one.name == "modelyard-idle-team" for one in threading.enumerate())
+    print(len(os.listdir("/proc/self/task")) - own, idle)
 """
 
 
