@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 TOKENS = 64
-ROWS = (1, 8)
+ROWS = (1, 8, 32)
 """Answers at once."""
 
 PROMPT = 24
