@@ -1,4 +1,4 @@
-"""Weights that are mapped from their file: the pages of those that were copied need not stay in memory."""
+"""Pages that need not stay in memory: of mapped weights that were copied, and of what was freed."""
 
 import ctypes
 import mmap
@@ -21,3 +21,10 @@ def page_out(tensor: Tensor) -> None:
     first, last = -(-start // page) * page, (start + tensor.nbytes) // page * page
     if last > first:
         ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _PAGE_OUT)
+
+
+def trim() -> None:
+    """Return free pages between blocks that are in use to the system. Elsewhere than with glibc nothing happens."""
+    found = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if found is not None:
+        found(0)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from modelyard.parts.torch.mapped_weights import trim
 from modelyard.parts.torch.network import Network
 from modelyard.parts.torch.network_checks import tried
 
@@ -62,6 +63,8 @@ class TokenScorer:
         inputs, starts = (_packed if packed else _padded)(every, device)
         with self.layers.recomputed(recomputed):
             hidden = self._network.body(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)
+        if recomputed and device.type == "cpu":  # the gaps between the inputs of layers were as large as the head
+            trim()
         first = iter(starts)
         places = [
             [start + place for row, start in zip(rows, first, strict=False) for place in row.before] for rows in groups
