@@ -23,9 +23,9 @@ ROWS = [{"prompt": f"say {word}", "expected": word} for word in ("yes", "no")]
 EXAMPLES = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]}] * 2
 READING = {
     *("models", "checkpoints", "jobs", "job", "job_events", "job_metrics", "runs", "run", "run_rows", "compare_runs"),
-    *("usage", "catalogue", "docs", "rollouts"),
+    *("usage", "catalogue", "docs", "rollouts", "improvement"),
 }
-ACTING = {"evaluate", "steer", "create_model", "train", "promote", "roll_out", "roll_back"}
+ACTING = {"evaluate", "steer", "create_model", "train", "improve", "promote", "roll_out", "roll_back"}
 
 
 @pytest.fixture
