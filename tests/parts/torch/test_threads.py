@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from modelyard import open_platform
 from modelyard.parts.torch import records as base_model
+from modelyard.parts.torch import torch_import
 from modelyard.parts.torch.serving.batching_engine import Engine
 from modelyard.parts.torch.torch_import import idle_teams
 
@@ -156,3 +158,12 @@ def test_idle_teams_are_the_fewest_that_make_more_threads_than_processors(proces
     teams = idle_teams(processors, threads)
     assert threads == 1 or managed(teams) > processors
     assert teams == 0 or managed(teams - 1) <= processors
+
+
+def test_where_no_more_threads_are_allowed_there_are_no_idle_teams(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(torch_import, "idle_teams", lambda *_: 2)
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    torch_import.add_idle_teams.__wrapped__()

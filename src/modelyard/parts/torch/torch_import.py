@@ -46,7 +46,11 @@ def add_idle_teams() -> None:
     threads = torch.get_num_threads()
     for _ in range(idle_teams(len(os.sched_getaffinity(0)), threads)):
         ready = threading.Event()
-        threading.Thread(target=_idle, args=(threads, ready), name="modelyard-idle-team", daemon=True).start()
+        team = threading.Thread(target=_idle, args=(threads, ready), name="modelyard-idle-team", daemon=True)
+        try:
+            team.start()
+        except RuntimeError:  # no more threads are allowed; then those that compute spin
+            return
         ready.wait()
 
 
