@@ -203,7 +203,7 @@ class Improve(Roads):
         trained = [one for one in parts if one["model"]]
         models = [Model(one["model_id"], *namespace, one["model"], one["base"], now) for one in trained]
 
-        with stored_tasks(self._runtime, self._principal, shown, kept, _checked) as (stored, counts):
+        with stored_tasks(self._runtime, self._principal, shown, kept, _check_no_more) as (stored, counts):
             spec = {
                 "request": digest(as_json([variant.id, target, scorer, asked])),
                 "name": named_,
@@ -361,8 +361,8 @@ def _road_at(at: int, given: Road | Mapping[str, Any] | str) -> Road:
         return road_of(given)
 
 
-def _checked(row: Mapping[str, Any]) -> None:
-    """All rows are checked before some are drawn, so that a fault is told at its place among all."""
+def _check_no_more(row: Mapping[str, Any]) -> None:
+    """Do nothing: each row was checked before some were drawn, so that a fault is told at its place among all."""
 
 
 def _share(budget: Decimal | None, roads: int) -> str | None:

@@ -1,16 +1,17 @@
 """Prompt jobs and improvements over HTTP: they are started, listed, shown and cancelled."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
 from modelyard.domain.evaluation.comparison import Verdict
 from modelyard.domain.job import Job, JobStatus
+from modelyard.domain.record import Page
 from modelyard.errors import NotFound
 from modelyard.formats.constraints import NAME, Length
 from modelyard.formats.converter import structure_exactly
@@ -25,6 +26,9 @@ from modelyard.parts.improve.improvement import MOST_ROADS, Improve, Improvement
 from modelyard.parts.improve.records import PromptProposal
 from modelyard.parts.improve.result import ImprovementResult, RoadResult
 from modelyard.parts.improve.service import PromptHandle, StartPrompt
+from modelyard.platform.listing import Listing
+
+T = TypeVar("T")
 
 PROMPTS = "/v1/preview/prompt-jobs"
 PROMPT = f"{PROMPTS}/{{training_job_id}}"
@@ -149,6 +153,12 @@ PromptProposalPage: Any = page_class(
 )
 
 
+def _newest_first(call: RouteCall, listing: Callable[..., Listing[T]]) -> Page[T]:
+    asked = {"project": call.one("project"), "entity": call.one("entity")}
+    with problems_at("query"):
+        return requested_page(call, lambda order: listing(**asked, order=order), "desc")
+
+
 def _prompts(call: RouteCall) -> StartPrompt:
     return call.platform.part(StartPrompt)
 
@@ -176,10 +186,7 @@ def create_prompt_job(call: RouteCall) -> Response:
 
 def list_prompt_jobs(call: RouteCall) -> Response:
     """List prompt jobs, the newest first."""
-    asked = {"project": call.one("project"), "entity": call.one("entity")}
-    with problems_at("query"):
-        page = requested_page(call, lambda order: _prompts(call).list(**asked, order=order), "desc")
-    return json_response(PromptJobPage.of(page))
+    return json_response(PromptJobPage.of(_newest_first(call, _prompts(call).list)))
 
 
 def show_prompt_job(call: RouteCall) -> Response:
@@ -370,10 +377,7 @@ def create_improvement(call: RouteCall) -> Response:
 
 def list_improvements(call: RouteCall) -> Response:
     """List improvements, the newest first."""
-    asked = {"project": call.one("project"), "entity": call.one("entity")}
-    with problems_at("query"):
-        page = requested_page(call, lambda order: _of(call).list(**asked, order=order), "desc")
-    return json_response(ImprovementPage.of(page))
+    return json_response(ImprovementPage.of(_newest_first(call, _of(call).list)))
 
 
 def show_improvement(call: RouteCall) -> Response:
