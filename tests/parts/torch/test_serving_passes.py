@@ -1,19 +1,29 @@
 """A pass over any rows, at one place or at many, gives what one pass over whole sequences gives."""
 
+import gc
+import weakref
 from collections.abc import Callable
+from copy import deepcopy
 from itertools import chain, takewhile
 from pathlib import Path
+from shutil import copytree, ignore_patterns
 
 import pytest
 import torch
+from families import build_family
 from hypothesis import example, given
 from hypothesis import strategies as st
+from local_models import answered, prompts, requested
+from transformers import AutoModelForCausalLM
 
+from modelyard.parts.torch import network as networks
 from modelyard.parts.torch.kv_cache import RowCache
 from modelyard.parts.torch.lora import AdapterBank
 from modelyard.parts.torch.network import Network
+from modelyard.parts.torch.packed_weights import PackedLinear, TiedHead, pack, pack_layers
 from modelyard.parts.torch.serving.batching_engine import Engine
 from modelyard.parts.torch.serving.cache_slots import _BLOCK, _shared
+from modelyard.parts.torch.serving.sequence import SampledToken
 
 PASSES = {
     "in parts at one place": [([0, 0, 0], 20), ([20, 20, 20], 30)],
@@ -53,18 +63,136 @@ def test_a_prompt_shares_as_much_as_it_begins_alike(prompt: list[int], parts: li
     assert _shared(prompt, parts) == len(list(shared))
 
 
-def test_weights_are_stored_along_their_longer_side_and_keep_their_values(folders: Callable[..., Path]) -> None:
-    """By columns where a layer has more results than inputs, all but the embeddings, which are the head's weights, too.
+def linear_layers(network: Network) -> dict[str, torch.nn.Linear]:
+    return {name: layer for name, layer in network.model.named_modules() if isinstance(layer, torch.nn.Linear)}
 
-    An engine does it when it is made.
-    """
+
+def test_weights_are_packed_when_an_engine_is_made_and_keep_their_values(folders: Callable[..., Path]) -> None:
+    """Those of all linear layers, of adapters' layers too, but of a head that is the embeddings."""
     plain, network = Network(folders()), Network(folders())
-    Engine(network, AdapterBank(network.model, 1, 8), frozenset())
-    by_columns = set()
-    for (name, weight), before in zip(network.model.named_parameters(), plain.model.parameters(), strict=True):
-        assert torch.equal(weight, before)
-        if not weight.is_contiguous():
-            by_columns.add(name.split(".")[-2])
-    assert by_columns == {"gate_proj", "up_proj"}
-    ids = torch.arange(3, 20)[None]
-    torch.testing.assert_close(network.model(ids).logits, plain.model(ids).logits, atol=1e-4, rtol=1e-4)
+    embeddings = network.model.get_input_embeddings().weight
+    bank = AdapterBank(network.model, 2, 8)
+    Engine(network, bank, frozenset())
+    layers = linear_layers(network)
+    assert {name: type(layer) for name, layer in layers.items() if type(layer) is not PackedLinear} == {
+        "lm_head": TiedHead
+    }
+    assert all(bank._plain[name] is layer for name, layer in layers.items())
+    for name, layer in linear_layers(plain).items():
+        assert torch.equal(layers[name].weight, layer.weight)
+    assert network.model.get_input_embeddings().weight is embeddings
+    for ids in (torch.arange(3, 20)[None], torch.tensor([[5]]), torch.arange(3, 9)[:, None]):
+        torch.testing.assert_close(network.model(ids).logits, plain.model(ids).logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("family", "expected"),
+    [
+        ("llama", [["down_proj"], ["gate_proj", "up_proj"], ["o_proj"], ["q_proj", "k_proj", "v_proj"]]),
+        ("gpt_neox", [["dense"], ["dense_4h_to_h"], ["dense_h_to_4h"], ["query_key_value"]]),
+        ("gpt2", []),
+    ],
+)
+def test_layers_that_are_given_the_same_are_one_product(
+    folders: Callable[..., Path], tmp_path: Path, family: str, expected: list[list[str]]
+) -> None:
+    network = Network(build_family(folders("nano"), tmp_path, family, {})[0])
+    network.lay_out()
+    together: dict[int, list[str]] = {}
+    for name, layer in linear_layers(network).items():
+        if isinstance(layer, PackedLinear) and "s.0." in name:
+            together.setdefault(id(layer.packed), []).append(name.rpartition(".")[2])
+    assert sorted(together.values()) == expected
+
+
+BIASES = ((False,), (True,), (False, False), (True, False, True))
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (5,), (3, 1), (2, 4), (0,)])
+@pytest.mark.parametrize("biases", BIASES)
+def test_packed_layers_compute_as_plain_ones(shape: tuple[int, ...], biases: tuple[bool, ...]) -> None:
+    """In any order, with tensors of the same and of other numbers, with and without derivatives."""
+    layers = [torch.nn.Linear(48, 80 - 8 * at, bias=bias).requires_grad_(False) for at, bias in enumerate(biases)]
+    packed = deepcopy(layers)
+    pack_layers(packed)
+    x, other = torch.rand(*shape, 48), torch.rand(*shape, 48)
+    for one in (x, other, x.transpose(0, -2), x.flatten(0, -2)[0] if x.numel() else x):
+        for at in (*range(len(layers)), *reversed(range(len(layers)))):
+            assert torch.equal(packed[at].weight, layers[at].weight)
+            torch.testing.assert_close(packed[at](one), layers[at](one), atol=1e-6, rtol=1e-6)
+    first, second = x.clone().requires_grad_(), x.clone().requires_grad_()
+    packed[-1](first).sum().backward()
+    layers[-1](second).sum().backward()
+    torch.testing.assert_close(first.grad, second.grad)
+
+
+def test_packed_layers_keep_nothing_of_a_pass() -> None:
+    layers = [torch.nn.Linear(8, 8).requires_grad_(False) for _ in range(3)]
+    pack_layers(layers)
+    x = torch.rand(4, 8)
+    given = weakref.ref(x)
+    for layer in layers:
+        layer(x)
+    del x
+    assert given() is None
+
+
+@pytest.mark.parametrize("inner", [64, 576, 1536])
+def test_a_packed_layer_gives_a_token_the_same_alone_and_among_others(inner: int) -> None:
+    layer, x = torch.nn.Linear(inner, 100).requires_grad_(False), torch.rand(100, inner)
+    pack_layers([layer])
+    whole = layer(x)
+    for count in (1, 2, 3, 5, 6, 7, 8, 31, 32, 33):
+        assert torch.equal(layer(x[:count]), whole[:count]), count
+        assert torch.equal(layer(x[-count:]), whole[-count:]), count
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(0,), (1,), (1, 1), (2,), (4, 2), (9,), (3, 7)])
+def test_a_head_that_is_the_embeddings_computes_as_any(shape: tuple[int, ...], bias: bool) -> None:
+    head, x = torch.nn.Linear(48, 300, bias=bias).requires_grad_(False), torch.rand(*shape, 48)
+    expected = head(x)
+    pack(torch.nn.ModuleList([head]), head.weight, lambda: None)
+    assert type(head) is TiedHead
+    torch.testing.assert_close(head(x), expected, atol=1e-6, rtol=1e-6)
+    assert head(x).is_contiguous()
+
+
+def test_answers_to_prompts_of_one_length_are_the_same_alone_and_together(folders: Callable[..., Path]) -> None:
+    """To the last bit, but for the log-probabilities of a head that is the embeddings."""
+    asked_for = [(prompt * 24)[:24] for prompt in prompts(8)]
+
+    def answers(*some: list[int]) -> list[list[SampledToken]]:
+        network = Network(folders(architecture="llama"))
+        wanted = [requested(prompt, 12) for prompt in some]
+        answered(Engine(network, AdapterBank(network.model, 1, 8), frozenset()), *wanted)
+        return [one.sampled for one in wanted]
+
+    for found, prompt in zip(answers(*asked_for), asked_for, strict=True):
+        (alone,) = answers(prompt)
+        assert [one.token for one in found] == [one.token for one in alone]
+        assert [one.logprob for one in found] == pytest.approx([one.logprob for one in alone], abs=2e-6)
+
+
+def test_weights_of_a_file_of_16_bits_are_in_memory_once(folders: Callable[..., Path], tmp_path: Path) -> None:
+    """What no file has as it is computed with is kept packed alone, but for embeddings."""
+    stored = AutoModelForCausalLM.from_pretrained(folders(), dtype=torch.bfloat16)
+    copytree(folders(), tmp_path / "bf16", ignore=ignore_patterns("*.safetensors"))
+    stored.save_pretrained(tmp_path / "bf16")
+    network = Network(tmp_path / "bf16")
+    plain = [weakref.ref(layer.weight) for layer in linear_layers(network).values()]
+    held = weakref.ref(network._held)
+    network.lay_out()
+    gc.collect()
+    embeddings = network.model.get_input_embeddings().weight
+    assert held() is None
+    assert all(one() is None or one() is embeddings for one in plain)
+
+
+def test_where_torch_cannot_pack_weights_stay_plain(
+    folders: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(networks, "can_pack", lambda: False)
+    network = Network(folders())
+    network.lay_out()
+    assert not any(isinstance(layer, PackedLinear | TiedHead) for layer in network.model.modules())
