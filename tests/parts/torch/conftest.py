@@ -80,6 +80,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return folder
 
 
+@pytest.fixture
+def packs_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of any size are packed, also those of tiny models."""
+    monkeypatch.setattr("modelyard.parts.torch.packed_weights.SMALLEST", 0)
+
+
 @pytest.fixture(scope="session")
 def folder(folders: Callable[..., Path]) -> Path:
     return folders()

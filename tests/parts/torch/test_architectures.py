@@ -29,6 +29,8 @@ from modelyard.parts.torch.training.examples import TokenRow
 from modelyard.parts.torch.training.token_logprobs import TokenScorer
 from modelyard.parts.torch.training.trainable import all_weights, attach_adapter
 
+pytestmark = pytest.mark.usefixtures("packs_all")
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("bert", {"is_decoder": True}, "sees what comes after a token"),
     ("trocr", {"decoder_layers": 1, "d_model": 32, "decoder_attention_heads": 2}, "answers an encoder"),

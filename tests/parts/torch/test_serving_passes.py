@@ -25,6 +25,8 @@ from modelyard.parts.torch.serving.batching_engine import Engine
 from modelyard.parts.torch.serving.cache_slots import _BLOCK, _shared
 from modelyard.parts.torch.serving.sequence import SampledToken
 
+pytestmark = pytest.mark.usefixtures("packs_all")
+
 PASSES = {
     "in parts at one place": [([0, 0, 0], 20), ([20, 20, 20], 30)],
     "token by token at one place": [([0, 0, 0], 48), ([48, 48, 48], 1), ([49, 49, 49], 1)],
@@ -196,3 +198,14 @@ def test_where_torch_cannot_pack_weights_stay_plain(
     network = Network(folders())
     network.lay_out()
     assert not any(isinstance(layer, PackedLinear | TiedHead) for layer in network.model.modules())
+
+
+def test_small_layers_stay_plain(folders: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers that are one product count together."""
+    network = Network(folders(architecture="llama"))
+    sizes = {name.rpartition(".")[2]: layer.weight.numel() for name, layer in linear_layers(network).items()}
+    monkeypatch.setattr("modelyard.parts.torch.packed_weights.SMALLEST", 2 * sizes["up_proj"])
+    assert 2 * sizes["up_proj"] > sum(sizes[name] for name in ("q_proj", "k_proj", "v_proj"))
+    network.lay_out()
+    packed = {name.rpartition(".")[2] for name, one in linear_layers(network).items() if type(one) is PackedLinear}
+    assert packed == {"gate_proj", "up_proj"}

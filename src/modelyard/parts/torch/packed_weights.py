@@ -18,6 +18,9 @@ BLOCK = 6
 """Copies of a lone token that are multiplied, as many as one block has: reading the weights takes all of the time. So a
 token alone also gives what it gives among others."""
 
+SMALLEST = 2**17
+"""Fewer weights are multiplied sooner than oneDNN is called: such layers stay plain."""
+
 FEW = 8
 """So many tokens, at most, are multiplied faster as W x^T than as x W^T, with plain weights."""
 
@@ -98,16 +101,18 @@ def pack_layers(layers: Sequence[nn.Linear]) -> None:
 
 
 def pack(model: nn.Module, embeddings: Tensor, read: Callable[[], object]) -> None:
-    """Pack the weights of a model's linear layers. A head whose weights are the embeddings keeps them.
+    """Pack the weights of a model's large linear layers. A head whose weights are the embeddings keeps them.
 
     `read` has the model read something, which shows what layers are given the same.
     """
     layers = [layer for layer in model.modules() if type(layer) is nn.Linear]
-    tied = [layer for layer in layers if layer.weight is embeddings]
-    for layer in tied:
-        layer.__class__ = TiedHead
-    for together in _given_the_same(model, [layer for layer in layers if layer not in tied], read):
-        pack_layers(together)
+    for together in _given_the_same(model, layers, read):
+        if sum(layer.weight.numel() for layer in together) < SMALLEST:
+            continue
+        if any(layer.weight is embeddings for layer in together):
+            together[0].__class__ = TiedHead
+        else:
+            pack_layers(together)
     trim()
 
 
