@@ -498,6 +498,17 @@ def test_serve_takes_what_the_machine_has_and_fetches_nothing(
     assert [row["id"] for row in json.loads(call("base-models", "list", "--json").stdout)] == [NAME]
 
 
+def test_serve_names_what_is_in_a_path_as_its_folder_is_named(
+    hub: Hub, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("uvicorn.Server.run", lambda server: setattr(server, "started", True))
+    (tmp_path / "mine").symlink_to(folder)
+    for path in (str(folder), "./mine", "./mine"):
+        assert f"{path} is served as {folder.name}\n" in call("serve", path).stderr
+    assert [row["id"] for row in json.loads(call("base-models", "list", "--json").stdout)] == [folder.name]
+    assert "there is no folder or file ./none" in call("serve", "./none", status=1).output
+
+
 @pytest.mark.slow
 def test_the_endpoint_and_the_cache_are_settings_of_the_environment(hub: Hub, tmp_path: Path) -> None:
     own = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0", "HF_TOKEN": ""}
