@@ -142,6 +142,20 @@ def test_an_adapter_that_comes_back_is_the_same_checkpoint(yard: Platform, tmp_p
     assert yard.models.import_adapter(tmp_path / "adapter", "demo/again").step == 2
 
 
+@pytest.mark.parametrize("name", ["other/new", "local/other/new"])
+def test_an_adapter_comes_to_a_new_model_by_its_full_name(name: str, yard: Platform, tmp_path: Path) -> None:
+    yard.models.export(trained(yard, "tiny"), tmp_path / "adapter")
+    for wrong in ("other/new:step1", "other/new:prod"):
+        with pytest.raises(NotFound):
+            yard.models.import_adapter(tmp_path / "adapter", wrong)
+    with pytest.raises(InvalidInput, match="project: is 'other' by the model's name"):
+        yard.models.import_adapter(tmp_path / "adapter", name, project="demo")
+    with pytest.raises(InvalidInput, match="entity: is 'local' by the model's name"):
+        yard.models.import_adapter(tmp_path / "adapter", name, entity="acme")
+    assert yard.models.import_adapter(tmp_path / "adapter", name).step == 1
+    assert (yard.models.get("other/new").project, yard.models.get("other/new").last_step) == ("other", 1)
+
+
 def test_an_adapter_that_peft_made_answers_as_there_and_is_trained_on(yard: Platform, tmp_path: Path) -> None:
     base = next(iter(yard.base_models())).path
     network = get_peft_model(
