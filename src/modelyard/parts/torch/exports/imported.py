@@ -57,7 +57,7 @@ class ImportAdapter:
         check_unchanged(base)
         shape = adapter_reading.checked_shape(place, config, base)
         if known is None:
-            known = self._created(model, base.id, {"entity": entity, "project": project})
+            known = self._created(model, base.id, project, entity)
         return self._add(known, place, shape.config(base.id))
 
     def _known(self, model: str, project: str | None, entity: str | None) -> Model | None:
@@ -77,10 +77,10 @@ class ImportAdapter:
     def _named(self, model: str) -> ModelName | None:
         return ModelName.within(self._entity, model)
 
-    def _created(self, model: str, base_model: str, place: Mapping[str, str | None]) -> Model:
+    def _created(self, model: str, base_model: str, project: str | None, entity: str | None) -> Model:
         if "/" in model and (named := self._named(model)) is not None:
-            model, place = named.name, {"entity": named.entity, "project": named.project}
-        return self._models.create(model, base_model=base_model, **place)
+            model, project, entity = named.name, named.project, named.entity
+        return self._models.create(model, base_model=base_model, project=project, entity=entity)
 
     def _base(self, config: Mapping[str, Any], named: str | None) -> BaseModel:
         """Find the base model of an adapter. Raises `NotFound`."""
