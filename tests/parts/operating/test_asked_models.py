@@ -73,3 +73,14 @@ def test_a_folder_or_a_version_is_not_taken_for_a_base_model(
     monkeypatch.chdir(tmp_path / "folder" if name.startswith("..") else tmp_path)
     code, says = ask(name, trained)
     assert (code, "not found" in says, looked_for) == (1, True, [])
+
+
+@pytest.mark.parametrize("name", ["./model", "model", "folder/model.gguf"])
+def test_a_path_says_what_offers_it(
+    name: str, trained: Path, looked_for: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in ("model", "folder/model.gguf"):
+        (tmp_path / path).mkdir(parents=True)
+    code, says = ask(name, trained)
+    assert (code, f"offer it first: modelyard base-models add {name}" in says, looked_for) == (1, True, [])

@@ -142,6 +142,20 @@ def test_an_adapter_that_comes_back_is_the_same_checkpoint(yard: Platform, tmp_p
     assert yard.models.import_adapter(tmp_path / "adapter", "demo/again").step == 2
 
 
+@pytest.mark.parametrize("name", ["other/new", "local/other/new"])
+def test_an_adapter_comes_to_a_new_model_by_its_full_name(name: str, yard: Platform, tmp_path: Path) -> None:
+    yard.models.export(trained(yard, "tiny"), tmp_path / "adapter")
+    for wrong in ("other/new:step1", "other/new:prod"):
+        with pytest.raises(NotFound):
+            yard.models.import_adapter(tmp_path / "adapter", wrong)
+    with pytest.raises(InvalidInput, match="project: is 'other' by the model's name"):
+        yard.models.import_adapter(tmp_path / "adapter", name, project="demo")
+    with pytest.raises(InvalidInput, match="entity: is 'local' by the model's name"):
+        yard.models.import_adapter(tmp_path / "adapter", name, entity="acme")
+    assert yard.models.import_adapter(tmp_path / "adapter", name).step == 1
+    assert (yard.models.get("other/new").project, yard.models.get("other/new").last_step) == ("other", 1)
+
+
 def test_an_adapter_that_peft_made_answers_as_there_and_is_trained_on(yard: Platform, tmp_path: Path) -> None:
     base = next(iter(yard.base_models())).path
     network = get_peft_model(
@@ -485,8 +499,17 @@ def test_the_card_says_what_is_known_and_nothing_of_the_machine(one: Platform, t
     assert job.data_digest is not None
     for said in ("Rows: 6", "`epochs`: 2", job.data_digest, "not worse", "at revision `" + "a" * 40, f"{low:.4g} to"):
         assert said in body
+    assert "* Adapter: rank 16, alpha 32\n" in body
+    assert "beside" not in body
     for secret in (str(tmp_path), next(iter(one.base_models())).path, "user:pass", os.uname().nodename):
         assert re.search(rf"(?<!\w){re.escape(secret)}(?!\w)", card) is None, secret
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+def test_the_card_says_beside_which_weights_an_adapter_has_learned(one: Platform, weights: str, tmp_path: Path) -> None:
+    one.add_base_model(next(iter(one.base_models())).path, id="narrow", weights=weights)  # type: ignore[arg-type]
+    one.models.export(trained(one, "narrow"), tmp_path / "out")
+    assert f"* Trained and evaluated beside {weights} weights\n" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_the_card_leaves_out_what_is_not_known(one: Platform, tmp_path: Path) -> None:

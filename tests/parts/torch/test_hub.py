@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from hub_server import LARGE, Hub, hub_of
@@ -33,6 +34,7 @@ from modelyard.errors import (
 )
 from modelyard.parts.doubles.network_guard import LoopbackGuard
 from modelyard.parts.torch import hub as of_hub
+from modelyard.parts.torch.commands import shown_on
 from modelyard.parts.torch.sources import is_hub_name, read_source
 
 NAME = "org/tiny"
@@ -85,7 +87,8 @@ def test_a_model_is_added_by_its_name_and_answers(hub: Hub, tmp_path: Path) -> N
         (base,) = yard.base_models()
         assert base.source == {"hub_id": NAME, "revision": COMMIT, "endpoint": hub.url}
         assert yard.chat.complete(model=NAME, messages="hi", max_tokens=3).usage.completion_tokens
-    assert reported == sorted(reported)
+    shares = [done / total for done, total in reported]
+    assert shares == sorted(shares)
     assert reported[-1][0] == reported[-1][1] > len(weights_of(hub))
     with open_platform(tmp_path / "yard.db") as yard:
         assert next(one for one in yard.catalogue.list() if one.id == NAME).hub_id == NAME
@@ -112,6 +115,16 @@ def test_the_licence_is_kept_and_is_in_the_card(hub: Hub, tmp_path: Path, monkey
 def test_a_licence_that_is_no_id_is_left_out(said: str, hub: Hub) -> None:
     hub.licenses[NAME] = said
     assert "license" not in of_hub.fetch(NAME).source
+
+
+def test_a_bar_moves_in_steps_that_its_rate_can_be_told_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[int] = []
+    with click.progressbar(length=1) as bar:
+        monkeypatch.setattr(bar, "update", lambda size: (moved.append(size), setattr(bar, "pos", bar.pos + size)))
+        read = shown_on(bar)
+        for done in (0, 1, 49, 50, 60, 99, 100, 9_990, 10_000):
+            read(done, 10_000)
+    assert moved == [50, 50, 9_890, 10]
 
 
 def test_another_id_keeps_the_name_of_the_hub(hub: Hub) -> None:
@@ -167,6 +180,19 @@ def test_local_only_asks_no_hub(hub: Hub) -> None:
     hub.asked.clear()
     assert read_source(NAME, local_only=True).source["revision"] == COMMIT
     assert hub.asked == []
+
+
+def test_a_hub_that_is_away_is_said_when_the_cache_stands_in(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    of_hub.fetch(NAME)
+    assert caplog.messages == []
+    monkeypatch.setattr(constants, "ENDPOINT", "http://user:s3cr3t@127.0.0.1:9")
+    with caplog.at_level("WARNING", "modelyard"):
+        assert of_hub.fetch(NAME).commit == COMMIT
+    assert caplog.messages == [
+        f"http://127.0.0.1:9 cannot be reached: {NAME} is what its cache has, as it was last fetched"
+    ]
 
 
 def test_what_only_a_cache_without_links_has_is_taken_as_it_is(hub: Hub, cache: Path) -> None:
@@ -341,6 +367,18 @@ INDEXES = [
 ]
 
 
+def test_the_progress_of_weights_in_several_files_counts_them_from_the_start(hub: Hub) -> None:
+    files, reported = hub.models[NAME], list[float]()
+    weights = files.pop("model.safetensors")
+    names = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    files |= dict.fromkeys(names, weights) | {
+        INDEX: json.dumps({"weight_map": {"a": names[0], "b": names[1]}}).encode()
+    }
+    of_hub.fetch(NAME, None, lambda done, total: reported.append(done / total))
+    assert reported == sorted(reported)
+    assert (reported[0] < 0.01, reported[-1]) == (True, 1)
+
+
 @pytest.mark.parametrize(("index", "says"), INDEXES)
 def test_a_wrong_index_of_weights_is_refused_before_any_come(hub: Hub, index: bytes, says: str) -> None:
     files = hub.models[NAME]
@@ -496,6 +534,17 @@ def test_serve_takes_what_the_machine_has_and_fetches_nothing(
         call("serve", NAME)
     assert hub.asked == []
     assert [row["id"] for row in json.loads(call("base-models", "list", "--json").stdout)] == [NAME]
+
+
+def test_serve_names_what_is_in_a_path_as_its_folder_is_named(
+    hub: Hub, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("uvicorn.Server.run", lambda server: setattr(server, "started", True))
+    (tmp_path / "mine").symlink_to(folder)
+    for path in (str(folder), "./mine", "./mine"):
+        assert f"{path} is served as {folder.name}\n" in call("serve", path).stderr
+    assert [row["id"] for row in json.loads(call("base-models", "list", "--json").stdout)] == [folder.name]
+    assert "there is no folder or file ./none" in call("serve", "./none", status=1).output
 
 
 @pytest.mark.slow

@@ -126,6 +126,21 @@ def test_usage_says_what_was_not_read_again_and_what_it_costs(folder: Path) -> N
         assert 'modelyard_prefixes_evicted_total{model="tiny"} 0' in text
 
 
+@pytest.mark.parametrize(("context", "said"), [(0.5, "a context of 512 tokens of its 1024"), (1, "one long conv")])
+def test_the_log_names_the_model_and_the_memory_that_would_do(
+    context: float, said: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_platform() as platform, caplog.at_level("INFO", "modelyard.engines.torch.serving"):
+        platform.add_base_model(folder, id="mine")
+        platform.base_models.give_memory(int(1024 * context) * TOKEN_BYTES)
+        platform.chat.complete(model="mine", messages="hi", max_tokens=1)
+    (line,) = (one for one in caplog.messages if "--cache-memory" in one)
+    memory = -(-1024 * TOKEN_BYTES * (1 if context < 1 else 2) // 2**20)
+    assert line.startswith("mine ")
+    assert said in line
+    assert f"--cache-memory {memory}MiB" in line
+
+
 def test_the_memory_of_local_models_can_be_said(folder: Path) -> None:
     with open_platform() as platform:
         platform.base_models.give_memory(TOKEN_BYTES * 100)

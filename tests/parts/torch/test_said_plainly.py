@@ -1,5 +1,7 @@
 """What cannot be done is refused in the words of the request."""
 
+import json
+import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +15,7 @@ from modelyard.errors import InvalidInput, JobFailed
 from modelyard.parts.contracts.backend import deltas_of, request_for
 from modelyard.parts.torch.serving.backend import LocalBackend
 from modelyard.parts.torch.serving.room import Room
+from modelyard.parts.torch.tokenizer import ChatTokenizer
 
 FAULTS: list[tuple[Mapping[str, Any], str, str]] = [
     ({"not": {}}, "not", "cannot be kept by this engine; leave it out, or use a simpler schema"),
@@ -70,3 +73,15 @@ def test_a_row_that_the_template_refuses_is_reported_with_its_number(folder: Pat
         groups = [TrajectoryGroup((attempt("a"), attempt("bc"))), TrajectoryGroup((attempt("a"), attempt("odd")))]
         with pytest.raises(JobFailed, match=r"failed: data\.1\.trajectories\.1\.messages: do not fit"):
             platform.training.rl("p/m", groups).wait()
+
+
+def test_a_long_prompt_is_read_without_a_warning_of_errors_to_come(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = shutil.copytree(folder, tmp_path / "short")
+    settings = json.loads((short / "tokenizer_config.json").read_text())
+    (short / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": 5}))
+    tokenizer = ChatTokenizer(short)
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    assert len(tokenizer.tokenizer("a long story " * 9)["input_ids"]) > 5
+    assert caplog.messages == []

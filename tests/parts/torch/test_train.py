@@ -249,7 +249,7 @@ def test_full_training_cannot_continue_from_an_adapter_nor_the_other_way_round()
 
 def test_a_network_without_the_projections_that_an_adapter_goes_around_is_refused_with_a_way_out() -> None:
     trainer = trainer_of(shape=LoraShape(targets=("query_key_value",)))
-    with pytest.raises(TrainingError, match=r"no linear layer named query_key_value.*tuning='full'"):
+    with pytest.raises(TrainingError, match="no linear layer named query_key_value; it has down_proj, gate_proj"):
         followed(trainer.train("sft", SFTConfig(), EXAMPLES[:2], context_of(TINY)))
 
 

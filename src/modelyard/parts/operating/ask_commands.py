@@ -13,7 +13,7 @@ from modelyard.compose import open_platform
 from modelyard.domain.completion import Message, Role
 from modelyard.formats.chat.bounds import is_unicode
 from modelyard.formats.converter import unstructure
-from modelyard.parts.asked_models import is_named_like_a_hub, offer_named
+from modelyard.parts.asked_models import is_named_like_a_hub, offer_named, refuse_path
 from modelyard.platform.chat.request import ChatOptions
 from modelyard.platform.platform import Platform
 from modelyard.report.table import printable
@@ -56,6 +56,7 @@ def ask(
     with opened_or_empty(store) as platform:
         if named_factory() is None and is_named_like_a_hub(model):
             offer_named(platform, model)
+        refuse_path(platform, model)
         if as_json:
             click.echo(json.dumps(unstructure(platform.chat.complete(**options)), default=str))
             return

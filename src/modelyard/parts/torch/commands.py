@@ -1,12 +1,14 @@
 """Commands for base models in local folders and of hubs."""
 
 from decimal import Decimal, InvalidOperation
+from typing import Any
 
 import click
 
 from modelyard.cli.lazy_group import Group
 from modelyard.cli.terminal import StoreName, json_option, not_empty, opened, printable_store, show_values, store_option
 from modelyard.domain.catalogue import Pricing
+from modelyard.parts.torch.model_folder import Progress
 from modelyard.parts.torch.records import Tuning, weight_format
 from modelyard.parts.torch.sources import BaseSource, read_source
 
@@ -69,12 +71,7 @@ def add_base_model(
     tuning = Tuning.FULL if full else Tuning.LORA
     form = weight_format(weights, tuning)
     with click.progressbar(length=1, label=f"reading {path}") as bar:
-
-        def read(done: int, total: int) -> None:
-            bar.length = total
-            bar.update(done - bar.pos)
-
-        found = read_source(path, revision, read)  # before the store is opened: a refusal leaves none behind
+        found = read_source(path, revision, shown_on(bar))  # before the store is opened: a refusal leaves none behind
     with opened(store, must_exist=False) as platform:
         entry = platform.add_base_model.record(
             found,
@@ -87,6 +84,19 @@ def add_base_model(
     show_source(found)
     click.echo(f"{entry.id} is offered from now on by every process that opens {printable_store(store)}")
     return {"id": entry.id, "name": entry.name, "source": found.source}
+
+
+def shown_on(bar: Any) -> Progress:
+    """Return what moves a bar to the bytes that are done: in steps of half a percent, as the first bytes say nothing of
+    the time that is left.
+    """
+
+    def read(done: int, total: int) -> None:
+        bar.length = total
+        if done == total or done - bar.pos >= max(total // 200, 1):
+            bar.update(done - bar.pos)
+
+    return read
 
 
 def show_source(found: BaseSource) -> None:

@@ -41,7 +41,10 @@ except ImportError as error:
 _DIGEST, _GIT = re.compile("[0-9a-f]{64}|[0-9a-f]{40}"), 40
 """The digest of a file in large-file storage, or of one in git, by its number of digits."""
 
+_SHARD = re.compile(r"model-.*\.safetensors")
 _LICENSE = re.compile(r"[\w.+-]{1,64}", re.ASCII)
+
+log = logging.getLogger("modelyard.engines.torch.hub")
 
 _WAIT = 60.0
 """Seconds after which a hub that names no time is asked again."""
@@ -128,7 +131,9 @@ def fetch(name: str, revision: str | None = None, progress: Progress | None = No
         except Exception as away:
             if not is_connection(away):
                 raise
-            return cached(name, revision, f"{endpoint()} cannot be reached ({type(away).__name__})")
+            found = cached(name, revision, f"{endpoint()} cannot be reached ({type(away).__name__})")
+            log.warning("%s cannot be reached: %s is what its cache has, as it was last fetched", endpoint(), name)
+            return found
         return _Fetch(name, info, progress).snapshot(revision or constants.DEFAULT_REVISION)
 
 
@@ -183,12 +188,12 @@ class _Fetch:
         for name in small:
             if self._size(name) > MAX_JSON:
                 raise InvalidInput.at("path", name, msg=f"is larger than {MAX_JSON} bytes")
-        self._total = sum(self._size(name) for name in small)
+        self._total = sum(self._size(name) for name in (*small, *self._likely_weights()))
         config, *_ = [self._get(name) for name in small]
         folder = Path(config).parent
         check_small_files(folder)
         weights = self._weights(folder)
-        self._total += sum(self._size(name) for name in weights)
+        self._total = sum(self._size(name) for name in (*small, *weights))
         self._check_room(folder, weights)
         for name in weights:
             self._get(name)
@@ -206,6 +211,10 @@ class _Fetch:
         if "adapter_config.json" in self._files:
             return ": it is an adapter; add its base model, or merge them first and add the merged folder"
         return "; this is not a model in the transformers format"
+
+    def _likely_weights(self) -> list[str]:
+        """Return the weights as their names have it, as long as their index is not read."""
+        return [WEIGHTS] if WEIGHTS in self._files else [name for name in self._files if _SHARD.fullmatch(name)]
 
     def _weights(self, folder: Path) -> list[str]:
         if WEIGHTS in self._files:

@@ -115,6 +115,10 @@ def variables_of(template: str) -> frozenset[str]:
     return frozenset(found) - _OURS - environment.globals.keys()
 
 
+ANY_LENGTH = 2**63 - 1
+"""The length that a tokenizer takes without a warning: what is too long is refused here, and by the engine's limit."""
+
+
 class ChatTokenizer:
     """The tokenizer and chat template of a base model's folder. Raises `BackendError` if they cannot be loaded."""
 
@@ -124,7 +128,7 @@ class ChatTokenizer:
         try:
             with LOADING:
                 self.tokenizer: Any = AutoTokenizer.from_pretrained(
-                    folder, local_files_only=True, trust_remote_code=False, use_fast=True
+                    folder, local_files_only=True, trust_remote_code=False, use_fast=True, model_max_length=ANY_LENGTH
                 )
         except Exception as fault:
             raise BackendError(f"the tokenizer in {folder.name!r} cannot be loaded: {first_line(fault)}") from fault

@@ -23,7 +23,7 @@ _CONTROLS = re.compile("[\x7f-\x9f\ufeff\ufffe\uffff]")
 
 _RELATIONS = {"adapter": "adapter", "merged": "finetune", "gguf": "quantized"}
 _LIBRARIES = {"adapter": "peft", "merged": "transformers", "gguf": "gguf"}
-_NUMBER = "{:.4g}"
+_NUMBER, _ADAPTER = "{:.4g}", "adapter_config.json"
 
 
 @attrs.frozen
@@ -75,7 +75,7 @@ def _front(
         "license": license,
         "library_name": _LIBRARIES[form],
         "pipeline_tag": "text-generation",
-        "tags": ["modelyard", *(["lora"] if "adapter_config.json" in taken.files else []), *sorted(kinds)],
+        "tags": ["modelyard", *(["lora"] if _ADAPTER in taken.files else []), *sorted(kinds)],
         "datasets": [dataset] if dataset else None,
         "model-index": [_index(taken, scores)] if scores else None,
     }
@@ -147,6 +147,12 @@ def _training(taken: TakenCheckpoint, job: Job | None) -> Iterator[str]:
     if job is not None and "rows" in job.spec:
         name = _dataset(taken)
         yield f"* Rows: {job.spec['rows']}{f' of {_text(name)}' if name else ''}"
+    if _ADAPTER in taken.files:
+        with taken.open_file(_ADAPTER) as file:
+            shape = json.load(file)
+        yield f"* Adapter: rank {shape['r']}, alpha {shape['lora_alpha']:g}"
+    if taken.base.weights is not None:
+        yield f"* Trained and evaluated beside {taken.base.weights} weights"
     if job is not None:
         yield from (f"* `{name}`: {_text(value)}" for name, value in _options(job).items())
     if taken.checkpoint.metrics:

@@ -70,8 +70,10 @@ def _explained(name: str) -> Iterator[None]:
             raise _refused(name, cause.response) from None
         if not (isinstance(cause, OSError) or hub.is_connection(cause)):
             raise
+        xet = "" if constants.HF_HUB_DISABLE_XET else ", with HF_HUB_DISABLE_XET=1 if this hub has no Xet storage"
         raise BackendError(
-            f"pushing {name} to {hub.endpoint()} broke ({type(cause).__name__}): the hub shows none of it; push again"
+            f"pushing {name} to {hub.endpoint()} broke ({type(cause).__name__}): the hub shows none of it; "
+            f"push again{xet}"
         ) from None
 
 

@@ -9,8 +9,8 @@ import attrs
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal, require_host
-from modelyard.domain.models import Checkpoint, Model
-from modelyard.errors import NotFound
+from modelyard.domain.models import Checkpoint, Model, ModelName
+from modelyard.errors import InvalidInput, NotFound
 from modelyard.parts.torch.model_folder import check_unchanged
 from modelyard.parts.torch.records import BaseModel
 from modelyard.parts.torch.service import base_models_of
@@ -28,6 +28,7 @@ class ImportAdapter:
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         require_host(principal)
         self._runtime, self._models = runtime, Models(runtime, principal)
+        self._entity = principal.entity
 
     def __call__(
         self,
@@ -40,9 +41,9 @@ class ImportAdapter:
     ) -> Checkpoint:
         """Add the adapter in a folder, as peft saves it, to a model as its next checkpoint.
 
-        `model` names one that is there, or a new one in `project`, whose base model is then `base_model` (an id), or
-        else the one of this store that the adapter names: by its id, its name on a hub or its folder. An adapter that
-        was exported from here has the digest that it had.
+        `model` names one that is there, or a new one, as "project/name" or in `project`. The base model of a new one is
+        `base_model` (an id), or else the one of this store that the adapter names: by its id, its name on a hub or its
+        folder. An adapter that was exported from here has the digest that it had.
 
         Raises `InvalidInput` naming the file at fault, for anything but a plain LoRA that fits the base model,
         `NotFound` for a base model that is not here, `StorageFull`.
@@ -56,13 +57,30 @@ class ImportAdapter:
         check_unchanged(base)
         shape = adapter_reading.checked_shape(place, config, base)
         if known is None:
-            known = self._models.create(model, base_model=base.id, project=project, entity=entity)
+            known = self._created(model, base.id, project, entity)
         return self._add(known, place, shape.config(base.id))
 
     def _known(self, model: str, project: str | None, entity: str | None) -> Model | None:
-        if "/" in model:
+        if "/" not in model:
+            return self._models.find(model, project=project, entity=entity)
+        named = self._named(model)
+        try:
             return self._models.get(model)
-        return self._models.find(model, project=project, entity=entity)
+        except NotFound:
+            if named is None or named.step is not None or named.alias is not None:
+                raise
+        for word, given in (("project", project), ("entity", entity)):
+            if given not in (None, getattr(named, word)):
+                raise InvalidInput.at(word, msg=f"is {getattr(named, word)!r} by the model's name; leave it out")
+        return None
+
+    def _named(self, model: str) -> ModelName | None:
+        return ModelName.within(self._entity, model)
+
+    def _created(self, model: str, base_model: str, project: str | None, entity: str | None) -> Model:
+        if "/" in model and (named := self._named(model)) is not None:
+            model, project, entity = named.name, named.project, named.entity
+        return self._models.create(model, base_model=base_model, project=project, entity=entity)
 
     def _base(self, config: Mapping[str, Any], named: str | None) -> BaseModel:
         """Find the base model of an adapter. Raises `NotFound`."""

@@ -43,7 +43,7 @@ class Networks:
         end_tokens: frozenset[int],
         threads: int | None = None,
     ) -> None:
-        self._folder, self._form = Path(base.path), base.weights
+        self._id, self._folder, self._form = base.id, Path(base.path), base.weights
         self._device, self._room, self._end_tokens = device, room, end_tokens
         self._threads = threads
         self._lock = threading.Lock()
@@ -113,11 +113,23 @@ class Networks:
         return engine
 
     def _log_limits(self, network: Network, engine: Engine) -> None:
-        name, whole = self._folder.name, engine.rows.whole
+        name, whole = self._id, engine.rows.whole
         if whole > self._room.memory:
-            log.warning("%s is served with a shorter context; Room(memory=%d) has room for all", name, whole)
+            log.warning(
+                "%s is served with a context of %d tokens of its %d; --cache-memory %dMiB, or Room(memory=...) of as "
+                "much, has room for all",
+                name,
+                engine.rows.longest,
+                network.context_length,
+                -(-whole // 2**20),
+            )
         elif whole > self._room.memory // 2:
-            log.info("%s has room for one long conversation at a time; Room(memory=%d) has it for two", name, 2 * whole)
+            log.info(
+                "%s has room for one long conversation at a time; --cache-memory %dMiB, or Room(memory=...) of as "
+                "much, has it for two",
+                name,
+                -(-2 * whole // 2**20),
+            )
         if not (network.in_rows or network.can_batch):
             how = "with a cache for each" if network.has_cache else "read from its beginning for each token"
             log.warning(

@@ -20,6 +20,7 @@ from modelyard.parts.torch.records import BaseModel
 from modelyard.parts.torch.sentence_folder import SentencePooling, read_settings
 from modelyard.parts.torch.serving.forward import side_by_side
 from modelyard.parts.torch.threads import serving_threads, torch_threads
+from modelyard.parts.torch.tokenizer import ANY_LENGTH
 
 
 class SentenceEncoder:
@@ -93,4 +94,5 @@ def _loaded(folder: Path, device: str) -> tuple[Any, Any]:
     missing = sorted(name for name in loading["missing_keys"] if not name.startswith("pooler."))
     if odd := [*missing, *(name for name, *_ in loading["mismatched_keys"])]:
         raise ValueError(f"its weights are not those that config.json describes (for one, {odd[0]})")
-    return AutoTokenizer.from_pretrained(folder, **options), model.eval().requires_grad_(False).to(device)
+    tokenizer = AutoTokenizer.from_pretrained(folder, model_max_length=ANY_LENGTH, **options)
+    return tokenizer, model.eval().requires_grad_(False).to(device)

@@ -192,10 +192,10 @@ def attach_adapter(model: nn.Module, shape: LoraShape, seed: int, base_model: st
     and vLLM know. Raises `TrainingError` if the network has no such projections.
     """
     found = shape.resolve(model)
-    if not found.targets:
+    if not found.targets and not (shape.targets and _names(model)):
         raise TrainingError(
-            f"this base model has no linear layer{' named ' if shape.targets else ''}{', '.join(shape.targets)}, so an "
-            "adapter has no place; add it again under another id with tuning='full', if it is small"
+            "this base model has no linear layer, so an adapter has no place; add it again under another id with "
+            "tuning='full', if it is small"
         )
     if missing := sorted(set(shape.targets) - set(found.targets)):
         raise TrainingError(f"this base model has no linear layer named {missing[0]}; it has {_names(model)}")
