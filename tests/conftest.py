@@ -99,6 +99,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--by-part", action="store_true", help="print what the tests of the core and of each part took")
+    parser.addoption("--whole", action="store_true", help="run what has the marker `campaign`, too")
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -117,14 +118,19 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start a server, before the plain run leaves them out.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that start a server, before the plain run leaves them out; and leave those out that only a run
+    with `--whole` tries.
 
     Where each run looks at the same examples, none are made of constants in the source: they would change with every
     change of it and with the modules that a process has loaded, and to parse these takes a process 5 to 10 seconds.
     """
     if find_spec("modelyard.parts") is None:
         items[:] = [item for item in items if item.get_closest_marker("parts") is None]
+    if not config.getoption("--whole"):
+        left_out = [item for item in items if item.get_closest_marker("campaign")]
+        items[:] = [item for item in items if not item.get_closest_marker("campaign")]
+        config.hook.pytest_deselected(items=left_out)
     for item in items:
         if not SERVERS.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("servers")

@@ -2,6 +2,7 @@
 
     python tests/clients/lanes.py                      every lane that this Python is new enough for
     python tests/clients/lanes.py openai-3 torch       these only
+    python tests/clients/lanes.py --whole [lane ...]   with what has the marker `campaign`, too
     python tests/clients/lanes.py --list               their names and test modules
     python tests/clients/lanes.py --newest [lane ...]  with the newest versions of all, on the newest Python that these
                                                        allow; ends with a table of what moved (newest_lanes.py)
@@ -137,11 +138,11 @@ def named(pins: Path, what: str) -> list[str]:
     return [word for line in lines if line.startswith(f"# {what}:") for word in line.partition(":")[2].split()]
 
 
-def run(pins: Path) -> bool:
+def run(pins: Path, *options: str) -> bool:
     """Run one lane's tests, and print what they say when they are done. Returns whether they passed."""
     python = environment(pins)
     keep_lock(pins.stem, python)
-    return tested(pins, python).returncode == 0
+    return tested(pins, python, *options).returncode == 0
 
 
 def keep_lock(name: str, python: Path) -> None:
@@ -159,7 +160,7 @@ def keep_lock(name: str, python: Path) -> None:
         shutil.copyfile(kept, listed)
 
 
-def tested(pins: Path, python: Path) -> "subprocess.CompletedProcess[str]":
+def tested(pins: Path, python: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     """Run one lane's tests in an environment, and print what they say when they are done."""
     modules = named(pins, "tests")
     beside = {
@@ -169,7 +170,7 @@ def tested(pins: Path, python: Path) -> "subprocess.CompletedProcess[str]":
         pytest = [python, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ROOT, *PATIENCE]
         paths = [str(ROOT / "src"), str(ROOT / "tests" / "shared")]
         done = subprocess.run(
-            [*pytest, *named(pins, "with"), *((HERE / module).resolve() for module in modules)],
+            [*pytest, *named(pins, "with"), *options, *((HERE / module).resolve() for module in modules)],
             cwd=scratch,
             env={**os.environ, **beside, **ONE_THREAD, "COLUMNS": "240", "PYTHONPATH": os.pathsep.join(paths)},
             stdout=subprocess.PIPE,
@@ -186,6 +187,7 @@ def arguments(known: Collection[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lanes", nargs="*", metavar="lane", help=f"one of {', '.join(known)}")
     parser.add_argument("--newest", action="store_true", help="resolve without pins, and print what moved")
+    parser.add_argument("--whole", action="store_true", help="also try what has the marker `campaign`")
     parser.add_argument("--list", action="store_true", help="print the lanes and their test modules, and run none")
     requested = parser.parse_args()
     if unknown := set(requested.lanes).difference(known):
@@ -207,7 +209,8 @@ def main() -> int:
     if requested.newest:
         return 0 if newest_lanes.run_all(lanes) else 1
     with ThreadPoolExecutor(3) as pool:
-        return 0 if all(list(pool.map(run, lanes))) else 1
+        options = ["--whole"] if requested.whole else []
+        return 0 if all(list(pool.map(lambda pins: run(pins, *options), lanes))) else 1
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from openai import NotFoundError, UnprocessableEntityError
 
 from modelyard import Platform, open_platform
 from modelyard.parts.contracts.executor_trials import until
+from sampled import in_campaign
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # or importing the client asks the network for prices
 art = pytest.importorskip("art", reason="the RL client has a lane of its own: tests/clients/lanes.py art")
@@ -89,6 +90,8 @@ KINDS = {
     "network": Kind("local-mini", WITH_TORCH, 5e-3, 5e-3, 60, share_of_small_letters, 1e-4),
 }
 BOTH = pytest.mark.parametrize("kind", KINDS, indirect=True)
+MOSTLY_TABULAR = pytest.mark.parametrize("kind", ["tabular", in_campaign("network")], indirect=True)
+"""Where another test of this module has the client learn from a network, and takes less."""
 
 
 @attrs.frozen
@@ -297,7 +300,7 @@ MOST_ROUNDS = 12
 """Both kinds mostly take one to four."""
 
 
-@BOTH
+@MOSTLY_TABULAR
 def test_the_reward_rises_step_by_step_and_falls_again_when_it_is_negated(live: Any, kind: Kind) -> None:
     async def life(backend: Any, model: Any) -> list[float]:
         shares: list[float] = []
@@ -562,7 +565,7 @@ def _uploads_here(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     wandb.teardown()
 
 
-@BOTH
+@MOSTLY_TABULAR
 @pytest.mark.usefixtures("_uploads_here")
 def test_the_client_uploads_its_own_data_and_rl_continues_from_the_result(
     live: Any, kind: Kind, tmp_path: Path
@@ -617,7 +620,7 @@ class Server:
         self._process.wait(DEADLINE)
 
 
-@BOTH
+@MOSTLY_TABULAR
 def test_the_client_outlives_a_server_that_is_killed_in_the_middle_of_its_job(
     kind: Kind, stores: Callable[[Kind], Path], tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from modelyard.http.endpoint import Endpoint
 from modelyard.http.interface import Interface
 from modelyard.http.message import Request
 from node_packages import node_modules
+from sampled import in_campaign
 
 pytest.importorskip("openapi_python_client", reason="it has a lane of its own: tests/clients/lanes.py generated")
 
@@ -45,24 +46,35 @@ def lint(linter: str, documents: Sequence[Path]) -> subprocess.CompletedProcess[
 
 @pytest.mark.parametrize("linter", LINTERS)
 def test_a_linter_finds_nothing(linter: str, documents: list[Path]) -> None:
-    done = lint(linter, documents)
+    """In that of all interfaces, which has what each one has."""
+    done = lint(linter, [path for path in documents if path.stem == "all"])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def spoilt(document: Any) -> Iterator[None]:
-    """Spoil a document in one way after another."""
-    operation = document["paths"]["/inference/v1/models"]["get"]
-    kept = operation.pop("operationId")
-    yield
-    operation["operationId"] = kept
-    document["servers"] = []
-    yield
-
-
+@pytest.mark.campaign
 @pytest.mark.parametrize("linter", LINTERS)
-def test_a_linter_finds_what_is_wrong(linter: str, documents: list[Path], tmp_path: Path) -> None:
+def test_a_linter_finds_nothing_in_that_of_one_interface(linter: str, documents: list[Path]) -> None:
+    done = lint(linter, [path for path in documents if path.stem != "all"])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+SPOILT: Mapping[str, Callable[[Any], object]] = {
+    "an operation without its id": lambda document: document["paths"]["/inference/v1/models"]["get"].pop("operationId"),
+    "no server": lambda document: document.update(servers=[]),
+}
+
+
+@pytest.mark.parametrize(
+    ("linter", "how"),
+    [
+        (linter, how) if at % 2 == place % 2 else in_campaign((linter, how))
+        for at, linter in enumerate(LINTERS)
+        for place, how in enumerate(SPOILT)
+    ],
+)
+def test_a_linter_finds_what_is_wrong(linter: str, how: str, documents: list[Path], tmp_path: Path) -> None:
     (inference,) = (path for path in documents if path.stem == "inference")
     document, file = json.loads(inference.read_text()), tmp_path / "spoilt.json"
-    for _ in spoilt(document):
-        file.write_text(json.dumps(document))
-        assert lint(linter, [file]).returncode == 1
+    SPOILT[how](document)
+    file.write_text(json.dumps(document))
+    assert lint(linter, [file]).returncode == 1

@@ -14,6 +14,7 @@ from loop_outcomes import Outcome, outcome
 from modelyard import Platform, open_platform
 from modelyard.domain.training import GRADIENT_STEP, TRAINING_ROUND
 from modelyard.parts.loops.rollouts import LOST
+from sampled import sampled
 
 pytestmark = [pytest.mark.crash, pytest.mark.parts]
 
@@ -56,7 +57,7 @@ def expected(made: dict[int, tuple[Path, str]], tmp_path_factory: pytest.TempPat
         return outcome(platform, job, LOST_COUNT)
 
 
-@pytest.mark.parametrize(("ahead", "commit"), MOMENTS)
+@pytest.mark.parametrize(("ahead", "commit"), sampled(MOMENTS, 6))
 def test_no_step_and_no_attempt_is_made_twice(
     nursery: Nursery, made: dict[int, tuple[Path, str]], expected: Outcome, tmp_path: Path, ahead: int, commit: int
 ) -> None:

@@ -1,7 +1,6 @@
 """An evaluation whose process is killed: what was stored is never requested again, and what may be is marked."""
 
 import subprocess
-import sys
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from modelyard import Settings, open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.evaluation.run import RunState
 from modelyard.platform.evaluations.row_evaluation import RunLimits
+from warm_python import WarmPython
 
 pytestmark = pytest.mark.crash
 
@@ -42,10 +42,12 @@ with open_platform(path, durability="process") as platform:
 
 
 @pytest.mark.parametrize("deadly", [0, 7, 123, ROWS - 1])
-def test_a_kill_repeats_no_stored_row_and_only_calls_that_were_not_committed(tmp_path: Path, deadly: int) -> None:
+def test_a_kill_repeats_no_stored_row_and_only_calls_that_were_not_committed(
+    warm_python: WarmPython, tmp_path: Path, deadly: int
+) -> None:
     path, log = tmp_path / "yard.db", tmp_path / "calls"
     arguments = [path, log, *map(str, (deadly, ROWS, CONCURRENCY))]
-    killed = subprocess.run([sys.executable, "-c", PROGRAM, *arguments], check=False, timeout=300)
+    killed = subprocess.run([warm_python.executable, "-c", PROGRAM, *arguments], check=False, timeout=300)
     assert killed.returncode == -9
     with open_platform(path, durability="process", settings=Settings(lease=0.2, poll=0.02)) as platform:
         (run,) = platform.evaluations.runs.list(project="p")

@@ -13,6 +13,7 @@ from modelyard import open_platform
 from modelyard.cli import main
 from modelyard.domain.job import JobProgress
 from polling import until
+from warm_python import WarmPython
 
 pytestmark = pytest.mark.crash
 
@@ -43,14 +44,16 @@ ROWS = [{"messages": [{"role": "user", "content": "ask"}, {"role": "assistant", 
 
 @pytest.mark.parametrize("options", [(), ("--isolate",)])
 def test_a_job_survives_any_number_of_workers_that_are_killed_while_they_hold_it(
-    tmp_path: Path, options: tuple[str, ...]
+    warm_python: WarmPython, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     (tmp_path / "taken_up.py").write_text(FACTORY)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
 
     def work(factory: str) -> "subprocess.Popen[bytes]":
         words = ("-m", "modelyard.cli", "work", "--factory", f"taken_up:{factory}", *options)
-        return subprocess.Popen([sys.executable, *words], cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL)
+        return subprocess.Popen(
+            [warm_python.executable, *words], cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL
+        )
 
     with open_platform(tmp_path / "yard.db") as platform:
         job = platform.training.sft(platform.models.create("m", base_model="tabular-mini"), ROWS)

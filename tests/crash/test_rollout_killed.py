@@ -28,6 +28,7 @@ from modelyard.parts.rollouts.records import (
 from modelyard.platform.paging import iter_index_live
 from modelyard.protocols import Snapshot
 from postgres_server import PostgresServer
+from sampled import in_campaign
 
 pytestmark = [pytest.mark.crash, pytest.mark.parts]
 
@@ -64,14 +65,14 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("when", [*KILLED])
+@pytest.mark.parametrize("when", ["after", in_campaign("inside"), in_campaign("after changes"), "inside changes"])
 def test_in_a_file(programs: Nursery, prepared: Path, tmp_path: Path, when: str) -> None:
     shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "yard.db"
     live_and_die(programs, str(path), f"{path}-artifacts", when)
 
 
-@pytest.mark.parametrize("when", [*KILLED])
+@pytest.mark.parametrize("when", [in_campaign("after"), "inside", "after changes", in_campaign("inside changes")])
 def test_on_postgresql(programs: Nursery, postgres: PostgresServer, tmp_path: Path, when: str) -> None:
     address = postgres.create_database()
     with open_platform(address, artifacts=tmp_path / "files") as platform:

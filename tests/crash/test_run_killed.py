@@ -10,6 +10,7 @@ from driven_runs import Driven, course
 from modelyard import open_platform
 from modelyard.parts.tinker.records import FutureStatus
 from modelyard.platform.runtime import Settings
+from sampled import sampled
 
 pytestmark = pytest.mark.crash
 
@@ -63,7 +64,7 @@ def undisturbed(
     return ended(nursery, copy / "yard.db", run, futures)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", sampled(MOMENTS, 3))
 def test_the_weights_are_those_of_an_undisturbed_run(
     nursery: Nursery,
     requested: tuple[Path, str, list[str]],

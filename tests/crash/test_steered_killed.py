@@ -2,30 +2,44 @@
 way, and what was asked again."""
 
 import json
+import os
 import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from modelyard import Platform, Pricing, Settings, open_platform
 from modelyard.backends import VLLM, UpstreamBackend, offer
 from modelyard.platform.evaluations.row_evaluation import RunLimits
 from polling import until
+from sampled import in_campaign
+from warm_python import WarmPython
 
 pytestmark = [pytest.mark.crash, pytest.mark.parts]
 
 ROWS = [{"prompt": f"say {at}", "expected": f"say {at}"} for at in range(40)]
 MORE = [{"prompt": f"more {at}", "expected": "no"} for at in range(5)]
+KILLS = ("never", "before it is steered", "before it is done", "after it is done")
+ACTIONS = ("requeue", "rows", "limits", "pause")
+EVERY = [
+    (store, action, KILLS[(place + shift) % 4])
+    for place, action in enumerate(ACTIONS)
+    for shift in range(4)
+    for store in ("sqlite", "postgres")
+]
+TRIED = {one for place, one in enumerate(EVERY) if place % 8 in (0, 5)}
+"""On either store each action with another kill: on SQLite the first, on PostgreSQL the next but one."""
 UNDER_WAY = RunLimits(concurrency=2).uncommitted
 
 WORKER = """
+import os
 import sys
 from modelyard import Pricing, Settings, open_platform
 from modelyard.backends import VLLM, UpstreamBackend, offer
@@ -37,7 +51,7 @@ with (
     open_platform(sys.argv[1], backend=backend, artifacts=sys.argv[3], settings=settings) as platform,
     platform.worker(),
 ):
-    print("works", flush=True)
+    print("works", os.getpid(), flush=True)
     sys.stdin.read()
 """
 
@@ -132,7 +146,7 @@ def echoes() -> Iterator[Echoes]:
     made.server.server_close()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "yard.db")
@@ -159,58 +173,68 @@ def platform(address: str, files: str, echoes: Echoes) -> Iterator[Platform]:
         yield opened
 
 
+@attrs.frozen
+class Programs:
+    """Starts workers, each of which is killed in the end, and programs that steer."""
+
+    python: str
+    address: str
+    files: str
+    echoes: Echoes
+    started: list[subprocess.Popen[str]] = attrs.field(factory=list)
+
+    def work(self) -> Callable[[], None]:
+        """Start a worker. Returns what kills it."""
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        command = [self.python, "-c", WORKER, self.address, self.echoes.url, self.files]
+        made = subprocess.Popen(command, **pipes)
+        self.started.append(made)
+        assert made.stdout is not None
+        word, pid = made.stdout.readline().split()
+        assert word == "works"
+
+        def kill() -> None:
+            os.kill(int(pid), signal.SIGKILL)
+            assert made.wait() == -signal.SIGKILL
+
+        return kill
+
+    def steer(self, action: str) -> None:
+        subprocess.run([self.python, "-c", STEERER, self.address, action, self.files], check=True, timeout=100)
+
+
 @pytest.fixture
-def workers() -> Iterator[list[subprocess.Popen[str]]]:
-    started: list[subprocess.Popen[str]] = []
-    yield started
-    for one in started:
+def programs(warm_python: WarmPython, address: str, files: str, echoes: Echoes) -> Iterator[Programs]:
+    made = Programs(warm_python.executable, address, files, echoes)
+    yield made
+    for one in made.started:
         one.kill()
         one.communicate()
 
 
-def work(workers: list[subprocess.Popen[str]], address: str, echoes: Echoes, files: str) -> subprocess.Popen[str]:
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    made = subprocess.Popen([sys.executable, "-c", WORKER, address, echoes.url, files], **pipes)
-    workers.append(made)
-    assert made.stdout is not None
-    assert made.stdout.readline() == "works\n"
-    return made
-
-
-def steer(address: str, action: str, files: str) -> None:
-    subprocess.run([sys.executable, "-c", STEERER, address, action, files], check=True, timeout=100)
-
-
-@pytest.mark.parametrize("killed", ["never", "before it is steered", "before it is done", "after it is done"])
-@pytest.mark.parametrize("action", ["requeue", "rows", "limits", "pause"])
+@pytest.mark.parametrize(
+    ("address", "action", "killed"),
+    [one if one in TRIED else in_campaign(one) for one in EVERY],
+    indirect=["address"],
+)
 def test_nothing_is_asked_twice_but_what_was_under_way(
-    platform: Platform,
-    address: str,
-    files: str,
-    echoes: Echoes,
-    workers: list[subprocess.Popen[str]],
-    action: str,
-    killed: str,
+    platform: Platform, programs: Programs, echoes: Echoes, action: str, killed: str
 ) -> None:
     run = platform.evaluations.submit("e", "echoes", ROWS, "exact_match", project="p", concurrency=2, retries=0)
-    steering, worker = platform.evaluations.steering, work(workers, address, echoes, files)
+    steering, kill = platform.evaluations.steering, programs.work()
     echoes.let(10)
     until(lambda: echoes.count() == 12)  # ten answered, two under way
-
-    def kill() -> None:
-        worker.send_signal(signal.SIGKILL)
-        worker.wait()
 
     def done() -> bool:
         return steering.audit(run.id)[0].applied_at is not None
 
     if killed == "before it is steered":
         kill()
-    steer(address, action, files)
+    programs.steer(action)
     if killed == "before it is done":
         kill()
     if killed in ("before it is steered", "before it is done"):
-        work(workers, address, echoes, files)
+        programs.work()
         echoes.let(8)
     elif action == "pause":
         echoes.let(2)
@@ -220,10 +244,10 @@ def test_nothing_is_asked_twice_but_what_was_under_way(
         until(done)
     if killed == "after it is done":
         kill()
-        work(workers, address, echoes, files)
+        programs.work()
     if action == "pause":
         until(lambda: platform.jobs.get(run.id).waiting_for == "its resumption: it is paused")
-        steer(address, "resume", files)
+        programs.steer("resume")
     echoes.let_all()
     rows = 45 if action == "rows" else 40
     until(lambda: platform.evaluations.runs.get(run.id).state != "running")

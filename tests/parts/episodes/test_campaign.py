@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sampled import sampled
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +35,7 @@ def test_what_is_trained_is_what_was_sampled() -> None:
     assert (status, "'tokens that differ': 0, 'trained, and not sampled': 0" in report) == (0, True)
 
 
-@pytest.mark.parametrize("sabotage", SABOTAGES)
+@pytest.mark.parametrize("sabotage", sampled(SABOTAGES, 3))
 def test_what_is_done_wrongly_is_found(sabotage: str) -> None:
     status, report = campaign("--sabotage", sabotage)
     assert (status, "tokens differ" in report) == (1, True)

@@ -18,6 +18,7 @@ from modelyard.protocols import MonthlyStore, Store
 from modelyard.stores import Index, Record
 from modelyard.testing import CONTRACT_RECORDS
 from postgres_server import PostgresServer
+from sampled import in_campaign
 from store_calls import CALLS as STORE_CALLS
 from store_calls import Call, methods_of, outcome_of, prepare
 
@@ -107,6 +108,8 @@ KINDS = [
     *itertools.product(["ended before it", "ended after it", "a statement takes too long"], [False, True]),
     ("no connection is left", False),
 ]
+OFTEN = [kind if kind in {KINDS[0], KINDS[3], KINDS[4], KINDS[6]} else in_campaign(kind) for kind in KINDS]
+"""Each kind is tried in each run, once or lasting; both by the campaign."""
 MAY_BE = (StoreBusy, OutcomeUnknown, RecordNotFound)
 """The documented errors that these faults may end in: no other tells a caller to come back."""
 
@@ -132,7 +135,7 @@ def address(postgres: PostgresServer) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "lasting"), KINDS)
+@pytest.mark.parametrize(("kind", "lasting"), OFTEN)
 def test_a_fault_at_any_question_ends_in_an_answer_or_in_an_error_that_is_documented(
     address: str, kind: str, lasting: bool
 ) -> None:
@@ -153,7 +156,7 @@ def test_a_fault_at_any_question_ends_in_an_answer_or_in_an_error_that_is_docume
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "lasting"), KINDS)
+@pytest.mark.parametrize(("kind", "lasting"), OFTEN)
 @pytest.mark.parametrize("open_it", [PostgresStore, migrate])
 def test_a_fault_while_a_store_is_opened_ends_in_an_error_that_is_documented(
     address: str, monkeypatch: pytest.MonkeyPatch, kind: str, lasting: bool, open_it: Any

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from postgres_server import PostgresServer
+from sampled import in_campaign
 
 ROOT = Path(__file__).parents[3]
 
@@ -24,11 +25,12 @@ def campaign(*options: str) -> tuple[int, Any]:
     return ended.returncode, json.loads(ended.stdout)
 
 
+@pytest.mark.parametrize("faults", [4, in_campaign(8)])
 @pytest.mark.parametrize("store", ["postgresql", "sqlite"])
-def test_a_fleet_under_faults_loses_nothing_that_it_answered(postgres: PostgresServer, store: str) -> None:
-    status, report = campaign("--faults", "8", "--store", store)
+def test_a_fleet_under_faults_loses_nothing_that_it_answered(postgres: PostgresServer, store: str, faults: int) -> None:
+    status, report = campaign("--faults", str(faults), "--store", store)
     assert (status, report["broken"]) == (0, [])
-    assert sum(report["faults"].values()) == 8
+    assert sum(report["faults"].values()) == faults
     assert report["acknowledged"]["completions"] > 0
 
 

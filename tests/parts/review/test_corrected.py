@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from each import each_case
 from modelyard.parts.review.agreement import Confusion
 from modelyard.parts.review.corrected import beta_quantile, of_few_values, of_numbers, of_other_rows
+from sampled import in_campaign
 
 ROOT = Path(__file__).parents[3]
 
@@ -146,13 +147,15 @@ def campaign(*options: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.slow
-def test_intervals_contain_the_truth_as_often_as_they_say() -> None:
-    done = campaign()
+@pytest.mark.parametrize("worlds", ["400", in_campaign("2000")])
+def test_intervals_contain_the_truth_as_often_as_they_say(worlds: str) -> None:
+    done = campaign("--worlds", worlds)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
-def test_an_interval_without_the_judges_error_contains_the_truth_too_seldom() -> None:
-    done = campaign("--worlds", "300", "--sabotage")
+@pytest.mark.parametrize("worlds", ["100", in_campaign("300")])
+def test_an_interval_without_the_judges_error_contains_the_truth_too_seldom(worlds: str) -> None:
+    done = campaign("--worlds", worlds, "--sabotage")
     assert done.returncode == 1, done.stdout + done.stderr
     assert all("outside of" in line for line in done.stdout.splitlines())

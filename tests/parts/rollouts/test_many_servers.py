@@ -11,6 +11,7 @@ from modelyard import NotWorse
 from modelyard.parts.rollouts.records import RolloutState, Side
 from polling import until
 from rolled_out import ALIAS, NAME
+from sampled import in_campaign
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
@@ -19,7 +20,7 @@ ROW = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", 
 GUARD = NotWorse("thumbs", margin=0.4, confidence=0.5)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["postgresql", in_campaign("sqlite")])
 def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fleet]:
     store = request.getfixturevalue("yard_address") if request.param == "postgresql" else str(tmp_path / "yard.db")
     with Fleet(store, tmp_path / "files", size=2, ahead=0.0) as running:

@@ -15,6 +15,7 @@ from modelyard.errors import BackendError
 from modelyard.parts.torch.serving import forward as passes_module
 from modelyard.parts.torch.serving.batching_engine import Engine
 from modelyard.parts.torch.serving.sequence import Sequence
+from sampled import in_campaign
 
 BROKEN, SOUND = 1, 2
 FAULTS = {"inf": torch.inf, "nan": torch.nan, "too large": 1e38}
@@ -102,7 +103,7 @@ def test_the_cache_of_a_request_cancelled_while_its_prompt_is_read_is_not_reused
     assert [one.failure for one in found] == [None, None]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, in_campaign(1), in_campaign(2)])
 def test_rows_that_join_and_leave_a_batch_are_answered_as_if_alone(
     folder: Path, adapted: Callable[..., Engine], seed: int
 ) -> None:

@@ -47,6 +47,7 @@ from modelyard.parts.torch.tokenizer import ChatTokenizer
 from modelyard.parts.torch.training.memory_plan import free_memory
 from modelyard.parts.torch.training.token_logprobs import TokenScorer
 from modelyard.parts.torch.training.trainer import LocalTrainer
+from sampled import sampled
 
 pytestmark = pytest.mark.skipif(
     torch.version.cuda is not None or not torch.__version__.startswith("2.13.") or sys.platform != "linux",
@@ -231,7 +232,7 @@ def test_answers_of_every_kind_are_those_of_the_processor(
 
 @pytest.mark.parametrize(
     ("family", "options"),
-    [*SERVED[-2:], WINDOWS[0], *WINDOWS[-2:], OWN_LOGITS[2], *APART],
+    sampled([*SERVED[-2:], WINDOWS[0], *WINDOWS[-2:], OWN_LOGITS[2], *APART], 3),
     ids=lambda one: str(one)[:12],
 )
 def test_other_families_answer_as_on_the_processor(
@@ -437,6 +438,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("gpu")
 
 
+@pytest.mark.campaign  # each run makes every table without a card (test_serving_benchmarks.py)
 def test_every_table_of_the_benchmark_is_made_on_the_card(
     card: Card, gpu: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,9 @@ from modelyard.parts.torch.lora import AdapterBank
 from modelyard.parts.torch.network import Network
 from modelyard.parts.torch.serving.batching_engine import Engine
 from modelyard.parts.torch.serving.separate_caches import SeparateCaches
+from sampled import in_campaign
+
+SEEDS = [0, in_campaign(1), in_campaign(2)]
 
 FAMILIES = {family: options for family, options in APART if family in ("mamba", "qwen3_next", "deepseek_v3")}
 FAMILIES["mistral"] = WINDOW
@@ -47,7 +50,7 @@ def watched(engine: Engine) -> list[tuple[int, ...]]:
     return seen
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_who_comes_and_leaves_changes_nothing_for_the_others(network: Network, seed: int) -> None:
     """Short ones beside long ones, some of one length, some at once; the longest leaves, and what comes then is as long
     as what stays.
@@ -105,7 +108,7 @@ def test_prompts_of_one_length_are_read_at_once(network: Network) -> None:
     assert sorted(seen) == [(1, 30), (6, 12), (7, 1), (7, 1)]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_prompts_of_about_one_length_are_read_at_once(network: Network, seed: int) -> None:
     """One that is not half as long as the longest is read with others of its own length."""
     engine, draw = engine_of(network), random.Random(seed)

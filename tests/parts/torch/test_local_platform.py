@@ -134,6 +134,7 @@ def rollouts(yard: Platform, seed: int) -> tuple[list[TrajectoryGroup], float]:
     return groups, sum(rewards) / len(rewards)
 
 
+@pytest.mark.campaign  # the example of local RL does the same in each run
 def test_eight_jobs_of_rl_teach_a_random_model_to_answer_with_digits(folders: Callable[..., Path]) -> None:
     """Over 20 seeds of weights, adapters and answers the mean reward was below 0.07 before, and above 0.77 after the
     best of the last three jobs: single jobs at this high rate sometimes lose what the next ones find again.

@@ -16,6 +16,7 @@ from modelyard.errors import BackendError, ContextLengthExceeded
 from modelyard.parts.torch.hf_cache import JointCache
 from modelyard.parts.torch.serving.batching_engine import Engine
 from modelyard.parts.torch.serving.separate_caches import SeparateCaches
+from sampled import in_campaign
 
 
 @pytest.fixture(params=[True, False], ids=["side by side", "one by one"])
@@ -126,7 +127,7 @@ def test_what_can_never_fit_is_refused_with_the_numbers(separate: Any) -> None:
     assert found
 
 
-@pytest.mark.parametrize("at", [1, 4, 5, 6, 9])
+@pytest.mark.parametrize("at", [1, in_campaign(4), 5, in_campaign(6), 9])
 @pytest.mark.parametrize("where", ["layers.1.mlp", ""])
 def test_a_fault_fails_one_and_the_others_say_what_they_would_have_said(
     separate: Any, folder: Path, at: int, where: str

@@ -14,6 +14,7 @@ from modelyard.asgi import asgi_app
 from modelyard.domain.identity import Principal, Scope
 from modelyard.parts.dashboard import view as views
 from modelyard.parts.doubles.clients.server import asgi_server
+from sampled import in_campaign
 
 PAGES = (*LISTS, *OF_PARTS)
 WIDTHS = (400, 1280, 2000)
@@ -42,12 +43,18 @@ def addresses(yard: Yard) -> dict[str, str]:
 
 
 @pytest.mark.timeout(600)  # the tools read every element of a page, which takes a busy machine long
-@pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("scheme", "part"),
+    [
+        (scheme, part) if part % 2 == at else in_campaign((scheme, part))
+        for at, scheme in enumerate(("light", "dark"))
+        for part in range(PARTS)
+    ],
+)
 def test_no_page_has_a_fault_that_accessibility_tools_find(
     chromium: Browser, yard: Yard, scheme: str, part: int
 ) -> None:
-    """Widths take turns, so that each is looked at in both schemes."""
+    """Each page is looked at in one scheme, and by the campaign in both. Widths take turns."""
     context = new_context(chromium, color_scheme=scheme)
     page = context.new_page()
     log_in(page, yard, yard.key)
