@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from local_models import answered, prompts, requested
 from transformers import AutoModelForCausalLM
 
+from modelyard.errors import Overloaded
 from modelyard.parts.torch import network as networks
 from modelyard.parts.torch.kv_cache import RowCache
 from modelyard.parts.torch.lora import AdapterBank
 from modelyard.parts.torch.network import Network
-from modelyard.parts.torch.packed_weights import PackedLinear, TiedHead, pack, pack_layers
+from modelyard.parts.torch.packed_weights import PackedLinear, TiedHead, can_pack, pack, pack_layers
 from modelyard.parts.torch.serving.batching_engine import Engine
 from modelyard.parts.torch.serving.cache_slots import _BLOCK, _shared
 from modelyard.parts.torch.serving.sequence import SampledToken
@@ -126,6 +127,106 @@ def test_packed_layers_compute_as_plain_ones(shape: tuple[int, ...], biases: tup
     packed[-1](first).sum().backward()
     layers[-1](second).sum().backward()
     torch.testing.assert_close(first.grad, second.grad)
+
+
+class Reader(torch.nn.Module):
+    """Layers that are called in the way that a test gives, of as many numbers as they return."""
+
+    def __init__(self, read: Callable[..., torch.Tensor], count: int = 2) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(count)).requires_grad_(False)
+        self.read = read
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            return self.read(x.clone(), *self.layers)
+
+
+def packed_reader(read: Callable[..., torch.Tensor], count: int = 2) -> tuple[Reader, list[type]]:
+    """A model whose layers are packed, which still gives what it gave, and the kinds of its layers."""
+    plain = Reader(read, count)
+    packed = deepcopy(plain)
+    pack(packed, torch.empty(0), lambda: packed(torch.zeros(1, 2, 8)))
+    for shape in ((1, 2, 8), (3, 5, 8), (1, 1, 8)):
+        x = torch.rand(shape)
+        for _ in range(2):
+            torch.testing.assert_close(packed(x), plain(x), atol=1e-5, rtol=1e-5)
+    return packed, [type(layer) for layer in packed.layers]
+
+
+def test_layers_that_are_called_by_keyword_are_packed() -> None:
+    found, kinds = packed_reader(lambda x, one, other: one(input=x) + other(input=x))
+    assert kinds == [PackedLinear] * 2
+    assert found.layers[0].packed is found.layers[1].packed
+    embeddings = torch.nn.Linear(8, 8)
+    pack(embeddings, embeddings.weight, lambda: None)
+    assert torch.allclose(embeddings(input=torch.ones(2, 8)), embeddings(torch.ones(2, 8)))
+
+
+def test_layers_are_given_the_same_only_if_its_numbers_are_the_same() -> None:
+    found, _ = packed_reader(lambda x, one, other: one(x) + other(x.add_(1)))
+    assert found.layers[0].packed is not found.layers[1].packed
+
+
+def test_the_first_layer_does_not_believe_what_a_pass_left_that_did_not_end() -> None:
+    layers = [torch.nn.Linear(8, 8).requires_grad_(False) for _ in range(2)]
+    plain = deepcopy(layers)
+    pack_layers(layers)
+    with torch.inference_mode():
+        x = torch.rand(2, 8)
+        layers[0](x)  # and an error before the second is called
+        x.add_(1)
+        for one, expected in zip(layers, plain, strict=True):
+            torch.testing.assert_close(one(x), expected(x))
+
+
+def test_layers_whose_weights_are_read_stay_plain() -> None:
+    """As those of Mamba: they would be made anew in each pass."""
+    _, kinds = packed_reader(lambda x, one, two, three: x @ one.weight + two(x) + three(x).to(three.weight.dtype), 3)
+    assert kinds == [torch.nn.Linear, PackedLinear, torch.nn.Linear]
+
+
+def test_layers_are_apart_if_the_model_needs_what_they_give_in_one_piece() -> None:
+    found, kinds = packed_reader(lambda x, one, other: one(x).view(-1) + other(x).view(-1))
+    assert kinds == [PackedLinear] * 2
+    assert found.layers[0].packed is not found.layers[1].packed
+
+
+def test_weights_that_layers_share_are_packed_once() -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3))).requires_grad_(False)
+    model[2].weight, model[2].bias = model[0].weight, model[0].bias
+    plain, x = deepcopy(model), torch.rand(3, 8)
+    pack(model, torch.empty(0), lambda: model(torch.zeros(2, 8)))
+    assert model[0].packed is model[2].packed is not model[1].packed
+    torch.testing.assert_close(model(x), plain(x))
+
+
+def test_packing_draws_no_random_numbers_of_the_program() -> None:
+    before = torch.random.get_rng_state()
+    assert can_pack.__wrapped__()
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_packing_is_possible_while_another_thread_loads_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which has the initial weights of layers left as they are, and another type of numbers, in all threads."""
+    monkeypatch.setattr(torch.nn.Linear, "reset_parameters", lambda self: self.weight.data.fill_(torch.nan))
+    plain = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float16)
+    try:
+        assert can_pack.__wrapped__()
+    finally:
+        torch.set_default_dtype(plain)
+
+
+def test_without_memory_to_pack_weights_the_model_is_overloaded(
+    folders: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(networks, "pack", full)
+    with pytest.raises(Overloaded, match="no memory to load this model"):
+        Network(folders()).lay_out()
 
 
 def test_packed_layers_keep_nothing_of_a_pass() -> None:
