@@ -4,9 +4,11 @@ import gc
 import weakref
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from itertools import chain, takewhile
 from pathlib import Path
 from shutil import copytree, ignore_patterns
+from typing import Any
 
 import pytest
 import torch
@@ -201,6 +203,19 @@ def test_weights_that_layers_share_are_packed_once() -> None:
     torch.testing.assert_close(model(x), plain(x))
 
 
+def test_memory_of_packed_weights_is_given_back_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, given = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(5))).requires_grad_(False), []
+    monkeypatch.setattr(
+        "modelyard.parts.torch.packed_weights.trim", lambda: given.append(sum(one() is not None for one in packed))
+    )
+    packed: list[weakref.ref[torch.Tensor]] = []
+    pack(model, torch.empty(0), partial(model, torch.zeros(2, 8)))
+    packed = [weakref.ref(layer.packed._packed) for layer in model]
+    del model
+    gc.collect()
+    assert given == [0, 0]  # when they were packed, and when the last was gone
+
+
 def test_packing_draws_no_random_numbers_of_the_program() -> None:
     before = torch.random.get_rng_state()
     assert can_pack.__wrapped__()
@@ -277,18 +292,26 @@ def test_answers_to_prompts_of_one_length_are_the_same_alone_and_together(folder
         assert [one.logprob for one in found] == pytest.approx([one.logprob for one in alone], abs=2e-6)
 
 
-def test_weights_of_a_file_of_16_bits_are_in_memory_once(folders: Callable[..., Path], tmp_path: Path) -> None:
+def test_weights_of_a_file_of_16_bits_are_in_memory_once(
+    folders: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What no file has as it is computed with is kept packed alone, but for embeddings."""
     stored = AutoModelForCausalLM.from_pretrained(folders(), dtype=torch.bfloat16)
     copytree(folders(), tmp_path / "bf16", ignore=ignore_patterns("*.safetensors"))
     stored.save_pretrained(tmp_path / "bf16")
     network = Network(tmp_path / "bf16")
     plain = [weakref.ref(layer.weight) for layer in linear_layers(network).values()]
-    held = weakref.ref(network._held)
+    held, dropped = weakref.ref(network._held), []
+
+    def packed(*given: Any) -> None:
+        dropped.append(held() is None)  # each is freed when it is packed
+        pack(*given)
+
+    monkeypatch.setattr(networks, "pack", packed)
     network.lay_out()
     gc.collect()
     embeddings = network.model.get_input_embeddings().weight
-    assert held() is None
+    assert dropped == [True]
     assert all(one() is None or one() is embeddings for one in plain)
 
 

@@ -180,6 +180,7 @@ class Network:
         """
         if self.device.type == "cpu" and self.dtype is torch.float32 and can_pack():
             ids, embeddings = torch.zeros(1, 2, dtype=torch.long), self.model.get_input_embeddings().weight
+            self._held = None
             try:
                 with torch.inference_mode():
                     pack(self.model, embeddings, lambda: self.body(input_ids=ids, use_cache=False))
@@ -187,7 +188,6 @@ class Network:
                 if out_of_memory(fault):
                     raise Overloaded(_FULL) from fault
                 raise
-            self._held = None
 
     def hidden(self, ids: Tensor, positions: Tensor, mask: Mask, cache: Any) -> Tensor:
         """Return the hidden states of new tokens (rows x tokens) at these positions.

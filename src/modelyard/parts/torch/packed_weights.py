@@ -7,6 +7,7 @@ tokens beside it, as it does with plain weights in the last digit.
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from weakref import finalize
 
 import torch
 from torch import Tensor, nn
@@ -26,14 +27,15 @@ FEW = 8
 
 
 class PackedWeights:
-    """Weights of layers that are given the same, one below the other."""
+    """Weights of layers that are given the same, one below the other; `held` is what those of one model hold."""
 
-    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+    def __init__(self, layers: Sequence[nn.Linear], held: object = None) -> None:
         self._inputs, self._outputs = layers[0].in_features, [layer.out_features for layer in layers]
         self._packed = torch.ops.mkldnn._reorder_linear_weight(torch.cat([one.weight.data for one in layers]), None)
         biases = [one.weight.new_zeros(one.out_features) if one.bias is None else one.bias.data for one in layers]
         self._bias = torch.cat(biases) if any(one.bias is not None for one in layers) else None
         self._left: tuple[Tensor | None, Sequence[Tensor]] = None, ()
+        self._held = held
 
     def plain(self, at: int) -> Tensor:
         """Return the weights of a layer in their usual order, made anew."""
@@ -90,10 +92,10 @@ class TiedHead(nn.Linear):
         return (found if self.bias is None else found + self.bias).view(*input.shape[:-1], -1)
 
 
-def pack_layers(layers: Sequence[nn.Linear], packed: PackedWeights | None = None) -> PackedWeights:
+def pack_layers(layers: Sequence[nn.Linear], packed: PackedWeights | None = None) -> None:
     """Pack layers that are given the same, in place, so that whoever has them, as adapters do, has them packed.
 
-    `packed` are their weights if others that share them are packed already. The memory of mapped weights is given back.
+    `packed` are their weights, if known. The memory of mapped weights is given back.
     """
     packed = packed or PackedWeights(layers)
     for at, layer in enumerate(layers):
@@ -101,21 +103,25 @@ def pack_layers(layers: Sequence[nn.Linear], packed: PackedWeights | None = None
         del layer.weight
         layer.__class__ = PackedLinear
         layer.packed, layer.at = packed, at
-    return packed
 
 
 def pack(model: nn.Module, embeddings: Tensor, read: Callable[[], object]) -> None:
     """Pack the weights of a model's large linear layers. A head whose weights are the embeddings keeps them, and so do
     layers whose weights the model reads instead of calling them.
 
-    `read` has the model read two tokens, which shows what layers are given the same.
+    `read` has the model read two tokens, which shows what layers are given the same. Weights that layers share are
+    packed once; their memory is given back with the model.
     """
     layers = [layer for layer in model.modules() if type(layer) is nn.Linear]
     known: dict[tuple[int, ...], PackedWeights] = {}  # all of these were there before: no two have one id
+    held = set[object]()
+    finalize(held, trim).atexit = False
     for together in _given_the_same(model, [layer for layer in layers if layer.weight is not embeddings], read):
         if sum(layer.weight.numel() for layer in together) >= SMALLEST:
             key = tuple(id(one) for layer in together for one in (layer.weight, layer.bias))
-            known[key] = pack_layers(together, known.get(key))
+            if key not in known:
+                known[key] = PackedWeights(together, held)
+            pack_layers(together, known[key])
     for layer in layers:
         if type(layer) is nn.Linear and layer.weight is embeddings and embeddings.numel() >= SMALLEST:
             layer.__class__ = TiedHead
