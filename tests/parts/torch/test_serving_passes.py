@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import build_family
+from families import GROUPED, build_family
 from hypothesis import example, given
 from hypothesis import strategies as st
 from local_models import answered, prompts, requested
@@ -192,6 +192,16 @@ def test_layers_are_apart_if_the_model_needs_what_they_give_in_one_piece() -> No
     found, kinds = packed_reader(lambda x, one, other: one(x).view(-1) + other(x).view(-1))
     assert kinds == [PackedLinear] * 2
     assert found.layers[0].packed is not found.layers[1].packed
+
+
+def test_layers_that_see_stay_plain(folders: Callable[..., Path], tmp_path: Path) -> None:
+    """They are not called: their weights stay in the file."""
+    network = Network(build_family(folders("nano"), tmp_path, "gemma3", GROUPED, seeing=True)[0])
+    network.lay_out()
+    layers = linear_layers(network)
+    seeing = {name for name in layers if "vision" in name}
+    assert seeing
+    assert {name for name, layer in layers.items() if not isinstance(layer, PackedLinear | TiedHead)} == seeing
 
 
 def test_weights_that_layers_share_are_packed_once() -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from modelyard.parts.torch.lora import head_layer, linear_layers
 from modelyard.parts.torch.mapped_weights import page_out, trim
 
 BLOCK = 6
@@ -106,13 +107,13 @@ def pack_layers(layers: Sequence[nn.Linear], packed: PackedWeights | None = None
 
 
 def pack(model: nn.Module, embeddings: Tensor, read: Callable[[], object]) -> None:
-    """Pack the weights of a model's large linear layers. A head whose weights are the embeddings keeps them, and so do
+    """Pack the weights of the large linear layers that an adapter may change. A head whose weights are the embeddings keeps them, and so do
     layers whose weights the model reads instead of calling them.
 
     `read` has the model read two tokens, which shows what layers are given the same. Weights that layers share are
     packed once; their memory is given back with the model.
     """
-    layers = [layer for layer in model.modules() if type(layer) is nn.Linear]
+    layers = [layer for _, layer in (*linear_layers(model), *head_layer(model)) if type(layer) is nn.Linear]
     known: dict[tuple[int, ...], PackedWeights] = {}  # all of these were there before: no two have one id
     held = set[object]()
     finalize(held, trim).atexit = False
