@@ -107,14 +107,14 @@ def pack_layers(layers: Sequence[nn.Linear], packed: PackedWeights | None = None
 
 
 def pack(model: nn.Module, embeddings: Tensor, read: Callable[[], object]) -> None:
-    """Pack the weights of the large linear layers that an adapter may change. A head whose weights are the embeddings keeps them, and so do
-    layers whose weights the model reads instead of calling them.
+    """Pack the weights of the large linear layers that an adapter may change; those that layers share are packed once.
 
-    `read` has the model read two tokens, which shows what layers are given the same. Weights that layers share are
-    packed once; their memory is given back with the model.
+    A head whose weights are the embeddings keeps them, and so do layers whose weights the model reads instead of
+    calling them. `read` has the model read two tokens, which shows what layers are given the same. The memory of the
+    packed weights is given back with the model.
     """
     layers = [layer for _, layer in (*linear_layers(model), *head_layer(model)) if type(layer) is nn.Linear]
-    known: dict[tuple[int, ...], PackedWeights] = {}  # all of these were there before: no two have one id
+    known: dict[tuple[int, ...], PackedWeights] = {}  # by the ids of what the model has before: no two are the same
     held = set[object]()
     finalize(held, trim).atexit = False
     for together in _given_the_same(model, [layer for layer in layers if layer.weight is not embeddings], read):
@@ -136,21 +136,21 @@ def _given_the_same(model: nn.Module, layers: Sequence[nn.Linear], read: Callabl
     """
     parents = {child: parent for parent in model.modules() for child in parent.children()}
     calls: list[tuple[nn.Linear, Tensor, Tensor]] = []
-    read_of, together = set[nn.Linear](), True
-    watched = _watched(calls, read_of)
+    read_from = set[nn.Linear]()
+    watched = _watched(calls, read_from)
     for layer in layers:
         layer.__class__ = watched
     try:
         read()
     except RuntimeError:
-        together = False
+        calls = []
     finally:
         for layer in layers:
             layer.__class__ = nn.Linear
     groups: list[list[nn.Linear]] = []
     given, numbers = None, torch.empty(0)
-    left = dict.fromkeys(layer for layer in layers if layer not in read_of)
-    for layer, x, copy in calls if together else ():
+    left = dict.fromkeys(layer for layer in layers if layer not in read_from)
+    for layer, x, copy in calls:
         if layer not in left:
             continue
         del left[layer]
