@@ -4,23 +4,26 @@ import gc
 import weakref
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from itertools import chain, takewhile
 from pathlib import Path
 from shutil import copytree, ignore_patterns
+from typing import Any
 
 import pytest
 import torch
-from families import build_family
+from families import GROUPED, build_family
 from hypothesis import example, given
 from hypothesis import strategies as st
 from local_models import answered, prompts, requested
 from transformers import AutoModelForCausalLM
 
+from modelyard.errors import Overloaded
 from modelyard.parts.torch import network as networks
 from modelyard.parts.torch.kv_cache import RowCache
 from modelyard.parts.torch.lora import AdapterBank
 from modelyard.parts.torch.network import Network
-from modelyard.parts.torch.packed_weights import PackedLinear, TiedHead, pack, pack_layers
+from modelyard.parts.torch.packed_weights import PackedLinear, TiedHead, can_pack, pack, pack_layers
 from modelyard.parts.torch.serving.batching_engine import Engine
 from modelyard.parts.torch.serving.cache_slots import _BLOCK, _shared
 from modelyard.parts.torch.serving.sequence import SampledToken
@@ -128,6 +131,129 @@ def test_packed_layers_compute_as_plain_ones(shape: tuple[int, ...], biases: tup
     torch.testing.assert_close(first.grad, second.grad)
 
 
+class Reader(torch.nn.Module):
+    """Layers that are called in the way that a test gives, of as many numbers as they return."""
+
+    def __init__(self, read: Callable[..., torch.Tensor], count: int = 2) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(count)).requires_grad_(False)
+        self.read = read
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            return self.read(x.clone(), *self.layers)
+
+
+def packed_reader(read: Callable[..., torch.Tensor], count: int = 2) -> tuple[Reader, list[type]]:
+    """A model whose layers are packed, which still gives what it gave, and the kinds of its layers."""
+    plain = Reader(read, count)
+    packed = deepcopy(plain)
+    pack(packed, torch.empty(0), lambda: packed(torch.zeros(1, 2, 8)))
+    for shape in ((1, 2, 8), (3, 5, 8), (1, 1, 8)):
+        x = torch.rand(shape)
+        for _ in range(2):
+            torch.testing.assert_close(packed(x), plain(x), atol=1e-5, rtol=1e-5)
+    return packed, [type(layer) for layer in packed.layers]
+
+
+def test_layers_that_are_called_by_keyword_are_packed() -> None:
+    found, kinds = packed_reader(lambda x, one, other: one(input=x) + other(input=x))
+    assert kinds == [PackedLinear] * 2
+    assert found.layers[0].packed is found.layers[1].packed
+    embeddings = torch.nn.Linear(8, 8)
+    pack(embeddings, embeddings.weight, lambda: None)
+    assert torch.allclose(embeddings(input=torch.ones(2, 8)), embeddings(torch.ones(2, 8)))
+
+
+def test_layers_are_given_the_same_only_if_its_numbers_are_the_same() -> None:
+    found, _ = packed_reader(lambda x, one, other: one(x) + other(x.add_(1)))
+    assert found.layers[0].packed is not found.layers[1].packed
+
+
+def test_the_first_layer_does_not_believe_what_a_pass_left_that_did_not_end() -> None:
+    layers = [torch.nn.Linear(8, 8).requires_grad_(False) for _ in range(2)]
+    plain = deepcopy(layers)
+    pack_layers(layers)
+    with torch.inference_mode():
+        x = torch.rand(2, 8)
+        layers[0](x)  # and an error before the second is called
+        x.add_(1)
+        for one, expected in zip(layers, plain, strict=True):
+            torch.testing.assert_close(one(x), expected(x))
+
+
+def test_layers_whose_weights_are_read_stay_plain() -> None:
+    """As those of Mamba: they would be made anew in each pass."""
+    _, kinds = packed_reader(lambda x, one, two, three: x @ one.weight + two(x) + three(x).to(three.weight.dtype), 3)
+    assert kinds == [torch.nn.Linear, PackedLinear, torch.nn.Linear]
+
+
+def test_layers_are_apart_if_the_model_needs_what_they_give_in_one_piece() -> None:
+    found, kinds = packed_reader(lambda x, one, other: one(x).view(-1) + other(x).view(-1))
+    assert kinds == [PackedLinear] * 2
+    assert found.layers[0].packed is not found.layers[1].packed
+
+
+def test_layers_that_see_stay_plain(folders: Callable[..., Path], tmp_path: Path) -> None:
+    """They are not called: their weights stay in the file."""
+    network = Network(build_family(folders("nano"), tmp_path, "gemma3", GROUPED, seeing=True)[0])
+    network.lay_out()
+    layers = linear_layers(network)
+    seeing = {name for name in layers if "vision" in name}
+    assert seeing
+    assert {name for name, layer in layers.items() if not isinstance(layer, PackedLinear | TiedHead)} == seeing
+
+
+def test_weights_that_layers_share_are_packed_once() -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3))).requires_grad_(False)
+    model[2].weight, model[2].bias = model[0].weight, model[0].bias
+    plain, x = deepcopy(model), torch.rand(3, 8)
+    pack(model, torch.empty(0), lambda: model(torch.zeros(2, 8)))
+    assert model[0].packed is model[2].packed is not model[1].packed
+    torch.testing.assert_close(model(x), plain(x))
+
+
+def test_memory_of_packed_weights_is_given_back_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, given = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(5))).requires_grad_(False), []
+    monkeypatch.setattr(
+        "modelyard.parts.torch.packed_weights.trim", lambda: given.append(sum(one() is not None for one in packed))
+    )
+    packed: list[weakref.ref[torch.Tensor]] = []
+    pack(model, torch.empty(0), partial(model, torch.zeros(2, 8)))
+    packed = [weakref.ref(layer.packed._packed) for layer in model]
+    del model
+    gc.collect()
+    assert given == [0, 0]  # when they were packed, and when the last was gone
+
+
+def test_packing_draws_no_random_numbers_of_the_program() -> None:
+    before = torch.random.get_rng_state()
+    assert can_pack.__wrapped__()
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_packing_is_possible_while_another_thread_loads_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which has the initial weights of layers left as they are, and another type of numbers, in all threads."""
+    monkeypatch.setattr(torch.nn.Linear, "reset_parameters", lambda self: self.weight.data.fill_(torch.nan))
+    plain = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float16)
+    try:
+        assert can_pack.__wrapped__()
+    finally:
+        torch.set_default_dtype(plain)
+
+
+def test_without_memory_to_pack_weights_the_model_is_overloaded(
+    folders: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(networks, "pack", full)
+    with pytest.raises(Overloaded, match="no memory to load this model"):
+        Network(folders()).lay_out()
+
+
 def test_packed_layers_keep_nothing_of_a_pass() -> None:
     layers = [torch.nn.Linear(8, 8).requires_grad_(False) for _ in range(3)]
     pack_layers(layers)
@@ -176,18 +302,26 @@ def test_answers_to_prompts_of_one_length_are_the_same_alone_and_together(folder
         assert [one.logprob for one in found] == pytest.approx([one.logprob for one in alone], abs=2e-6)
 
 
-def test_weights_of_a_file_of_16_bits_are_in_memory_once(folders: Callable[..., Path], tmp_path: Path) -> None:
+def test_weights_of_a_file_of_16_bits_are_in_memory_once(
+    folders: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What no file has as it is computed with is kept packed alone, but for embeddings."""
     stored = AutoModelForCausalLM.from_pretrained(folders(), dtype=torch.bfloat16)
     copytree(folders(), tmp_path / "bf16", ignore=ignore_patterns("*.safetensors"))
     stored.save_pretrained(tmp_path / "bf16")
     network = Network(tmp_path / "bf16")
     plain = [weakref.ref(layer.weight) for layer in linear_layers(network).values()]
-    held = weakref.ref(network._held)
+    held, dropped = weakref.ref(network._held), []
+
+    def packed(*given: Any) -> None:
+        dropped.append(held() is None)  # each is freed when it is packed
+        pack(*given)
+
+    monkeypatch.setattr(networks, "pack", packed)
     network.lay_out()
     gc.collect()
     embeddings = network.model.get_input_embeddings().weight
-    assert held() is None
+    assert dropped == [True]
     assert all(one() is None or one() is embeddings for one in plain)
 
 

@@ -176,12 +176,18 @@ class Network:
         """Store the weights of linear layers as a processor multiplies them fastest, if it answers with 32-bit floats.
 
         Values stay, and so do embeddings, which are read row by row. To train on this network is slow afterwards.
+        Raises `Overloaded` without memory for it.
         """
         if self.device.type == "cpu" and self.dtype is torch.float32 and can_pack():
-            first = torch.zeros(1, 1, dtype=torch.long)
-            with torch.inference_mode():
-                pack(self.model, self.model.get_input_embeddings().weight, lambda: self.body(first, use_cache=False))
+            ids, embeddings = torch.zeros(1, 2, dtype=torch.long), self.model.get_input_embeddings().weight
             self._held = None
+            try:
+                with torch.inference_mode():
+                    pack(self.model, embeddings, lambda: self.body(input_ids=ids, use_cache=False))
+            except Exception as fault:
+                if out_of_memory(fault):
+                    raise Overloaded(_FULL) from fault
+                raise
 
     def hidden(self, ids: Tensor, positions: Tensor, mask: Mask, cache: Any) -> Tensor:
         """Return the hidden states of new tokens (rows x tokens) at these positions.
@@ -274,9 +280,12 @@ def first_line(fault: BaseException) -> str:
     return f"{first} {further[0].strip()}" if further and first.endswith(":") else first
 
 
+_FULL = "there is no memory to load this model; retry when others are done, or ask the host for more"
+
+
 def _not_loaded(folder: Path, fault: Exception) -> BackendError:
     if out_of_memory(fault):
-        return Overloaded("there is no memory to load this model; retry when others are done, or ask the host for more")
+        return Overloaded(_FULL)
     return BackendError(f"the base model in {folder.name!r} cannot be loaded: {first_line(fault)}")
 
 

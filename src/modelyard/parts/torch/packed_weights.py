@@ -7,11 +7,13 @@ tokens beside it, as it does with plain weights in the last digit.
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from weakref import finalize
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from modelyard.parts.torch.lora import head_layer, linear_layers
 from modelyard.parts.torch.mapped_weights import page_out, trim
 
 BLOCK = 6
@@ -26,14 +28,15 @@ FEW = 8
 
 
 class PackedWeights:
-    """Weights of layers that are given the same, one below the other."""
+    """Weights of layers that are given the same, one below the other; `held` is what those of one model hold."""
 
-    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+    def __init__(self, layers: Sequence[nn.Linear], held: object = None) -> None:
         self._inputs, self._outputs = layers[0].in_features, [layer.out_features for layer in layers]
         self._packed = torch.ops.mkldnn._reorder_linear_weight(torch.cat([one.weight.data for one in layers]), None)
-        biases = [one.bias.data if one.bias is not None else torch.zeros(one.out_features) for one in layers]
+        biases = [one.weight.new_zeros(one.out_features) if one.bias is None else one.bias.data for one in layers]
         self._bias = torch.cat(biases) if any(one.bias is not None for one in layers) else None
         self._left: tuple[Tensor | None, Sequence[Tensor]] = None, ()
+        self._held = held
 
     def plain(self, at: int) -> Tensor:
         """Return the weights of a layer in their usual order, made anew."""
@@ -41,9 +44,12 @@ class PackedWeights:
         return every.split(self._outputs)[at]
 
     def product(self, x: Tensor, at: int) -> Tensor:
-        """Return what the layer `at` gives. What the others give of the same tensor waits until the last is asked."""
+        """Return what the layer `at` gives. What the others give of the same tensor waits until the last is asked.
+
+        The first is computed anew each time: the tensor may have other numbers by then.
+        """
         known, found = self._left
-        if known is not x:
+        if known is not x or at == 0:
             found = self._product(x).split(self._outputs, -1)
         self._left = (x, found) if at + 1 < len(self._outputs) else (None, ())
         return found[at]
@@ -69,30 +75,30 @@ class PackedLinear(nn.Linear):
         """The weights in their usual order, made anew each time: for layers that read the weights of others."""
         return self.packed.plain(self.at)
 
-    def forward(self, x: Tensor) -> Tensor:
-        if x.requires_grad:
-            return functional.linear(x, self.weight, self.bias)
-        return self.packed.product(x, self.at)
+    def forward(self, input: Tensor) -> Tensor:
+        if input.requires_grad:
+            return functional.linear(input, self.weight, self.bias)
+        return self.packed.product(input, self.at)
 
 
 class TiedHead(nn.Linear):
     """A head whose weights are the embeddings: they stay by rows, as they are looked up, and are in memory once."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        flat = x.reshape(-1, self.in_features)
-        if x.requires_grad or not 1 <= len(flat) <= FEW:
-            return super().forward(x)
+    def forward(self, input: Tensor) -> Tensor:
+        flat = input.reshape(-1, self.in_features)
+        if input.requires_grad or not 1 <= len(flat) <= FEW:
+            return super().forward(input)
         columns = functional.pad(flat, (0, 0, 0, 1)) if len(flat) == 1 else flat  # one alone takes twice as long
         found = torch.mm(self.weight, columns.T)[:, : len(flat)].T.contiguous()
-        return (found if self.bias is None else found + self.bias).view(*x.shape[:-1], -1)
+        return (found if self.bias is None else found + self.bias).view(*input.shape[:-1], -1)
 
 
-def pack_layers(layers: Sequence[nn.Linear]) -> None:
+def pack_layers(layers: Sequence[nn.Linear], packed: PackedWeights | None = None) -> None:
     """Pack layers that are given the same, in place, so that whoever has them, as adapters do, has them packed.
 
-    The memory of mapped weights is given back.
+    `packed` are their weights, if known. The memory of mapped weights is given back.
     """
-    packed = PackedWeights(layers)
+    packed = packed or PackedWeights(layers)
     for at, layer in enumerate(layers):
         page_out(layer.weight.data)
         del layer.weight
@@ -101,43 +107,79 @@ def pack_layers(layers: Sequence[nn.Linear]) -> None:
 
 
 def pack(model: nn.Module, embeddings: Tensor, read: Callable[[], object]) -> None:
-    """Pack the weights of a model's large linear layers. A head whose weights are the embeddings keeps them.
+    """Pack the weights of the large linear layers that an adapter may change; those that layers share are packed once.
 
-    `read` has the model read something, which shows what layers are given the same.
+    A head whose weights are the embeddings keeps them, and so do layers whose weights the model reads instead of
+    calling them. `read` has the model read two tokens, which shows what layers are given the same. The memory of the
+    packed weights is given back with the model.
     """
-    layers = [layer for layer in model.modules() if type(layer) is nn.Linear]
-    for together in _given_the_same(model, layers, read):
-        if sum(layer.weight.numel() for layer in together) < SMALLEST:
-            continue
-        if any(layer.weight is embeddings for layer in together):
-            together[0].__class__ = TiedHead
-        else:
-            pack_layers(together)
+    layers = [layer for _, layer in (*linear_layers(model), *head_layer(model)) if type(layer) is nn.Linear]
+    known: dict[tuple[int, ...], PackedWeights] = {}  # by the ids of what the model has before: no two are the same
+    held = set[object]()
+    finalize(held, trim).atexit = False
+    for together in _given_the_same(model, [layer for layer in layers if layer.weight is not embeddings], read):
+        if sum(layer.weight.numel() for layer in together) >= SMALLEST:
+            key = tuple(id(one) for layer in together for one in (layer.weight, layer.bias))
+            if key not in known:
+                known[key] = PackedWeights(together, held)
+            pack_layers(together, known[key])
+    for layer in layers:
+        if type(layer) is nn.Linear and layer.weight is embeddings and embeddings.numel() >= SMALLEST:
+            layer.__class__ = TiedHead
     trim()
 
 
 def _given_the_same(model: nn.Module, layers: Sequence[nn.Linear], read: Callable[[], object]) -> list[list[nn.Linear]]:
-    """Return the layers in groups: those of one module that are called with one tensor, one after the other."""
+    """Return the layers in groups: those of one module that are called with one tensor, one after the other.
+
+    Those whose weights are read are left out. Each is alone if the model cannot go on with a part of a product.
+    """
     parents = {child: parent for parent in model.modules() for child in parent.children()}
-    calls: list[tuple[nn.Linear, Tensor]] = []
-    hooks = [one.register_forward_pre_hook(lambda layer, given: calls.append((layer, given[0]))) for one in layers]
+    calls: list[tuple[nn.Linear, Tensor, Tensor]] = []
+    read_from = set[nn.Linear]()
+    watched = _watched(calls, read_from)
+    for layer in layers:
+        layer.__class__ = watched
     try:
         read()
+    except RuntimeError:
+        calls = []
     finally:
-        for hook in hooks:
-            hook.remove()
+        for layer in layers:
+            layer.__class__ = nn.Linear
     groups: list[list[nn.Linear]] = []
-    given, left = None, dict.fromkeys(layers)
-    for layer, x in calls:
+    given, numbers = None, torch.empty(0)
+    left = dict.fromkeys(layer for layer in layers if layer not in read_from)
+    for layer, x, copy in calls:
         if layer not in left:
             continue
         del left[layer]
-        if x is given and parents[layer] is parents[groups[-1][0]]:
+        if x is given and torch.equal(copy, numbers) and parents[layer] is parents[groups[-1][0]]:
             groups[-1].append(layer)
         else:
             groups.append([layer])
-        given = x
+        given, numbers = x, copy
     return [*groups, *([layer] for layer in left)]
+
+
+def _watched(calls: list[tuple[nn.Linear, Tensor, Tensor]], read: set[nn.Linear]) -> type[nn.Linear]:
+    """Return a kind of linear layers that note what they are called with, its numbers, and whose weights are read.
+
+    What they return lies apart, as parts of a product do.
+    """
+
+    class Watched(nn.Linear):
+        @property
+        def weight(self) -> Tensor:
+            read.add(self)
+            return self._parameters["weight"]
+
+        def forward(self, input: Tensor) -> Tensor:
+            calls.append((self, input, input.clone()))
+            found = functional.linear(input, self._parameters["weight"], self.bias)
+            return torch.cat((found, found), -1)[..., : self.out_features]
+
+    return Watched
 
 
 @cache
@@ -146,13 +188,14 @@ def can_pack() -> bool:
     among others.
     """
     draw = torch.Generator().manual_seed(0)
-    plain, packed, x = nn.Linear(96, 40), nn.Linear(96, 40), torch.rand(3, 96, generator=draw)
+    weight, x = (torch.rand(rows, 96, generator=draw, dtype=torch.float32) for rows in (40, 3))
+    layer = nn.Linear(96, 40, bias=False, device="meta")  # which draws nothing of the program's
+    layer.weight = nn.Parameter(weight)
     try:
         with torch.inference_mode():
-            packed.load_state_dict(plain.state_dict())
-            pack_layers([packed])
-            found = packed(x)
-            same = torch.equal(packed.weight, plain.weight) and torch.allclose(found, plain(x), atol=1e-5)
-            return same and all(torch.equal(packed(x[row : row + 1])[0], found[row]) for row in range(len(x)))
+            pack_layers([layer])
+            found = layer(x)
+            same = torch.equal(layer.weight, weight) and torch.allclose(found, x @ weight.T, atol=1e-5)
+            return same and all(torch.equal(layer(x[row : row + 1])[0], found[row]) for row in range(len(x)))
     except (AttributeError, RuntimeError, NotImplementedError):
         return False
