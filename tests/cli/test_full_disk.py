@@ -156,3 +156,27 @@ def test_a_store_that_somebody_has_open_stays(place: Path) -> None:
         with pytest.raises(StorageFull), nothing_half_made("new.db"):
             fail(held.enter_context(closing(open_store("new.db"))))
         assert Path("new.db").exists()
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("keys", "create", "--entity", "a/b", "--store", "new.db"),
+        ("webhooks", "add", "ftp://example.com", "--entity", "acme", "--store", "new.db"),
+        ("train", "sft", "d/new", "data.jsonl", "--base-model", "none", "--store", "new.db"),
+        ("serve", "--host", "192.0.2.1", "--store", "new.db"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_command_that_is_refused_leaves_nothing(place: Path, words: tuple[str, ...]) -> None:
+    refused(words, resource.RLIM_INFINITY)
+    assert sorted(path.name for path in place.glob("new.db*")) == []
+
+
+def test_a_folder_that_was_there_before_a_refusal_stays(place: Path) -> None:
+    (place / "new.db-artifacts").mkdir()
+    refused(("keys", "create", "--entity", "a/b", "--store", "new.db"), resource.RLIM_INFINITY)
+    assert [path.name for path in place.glob("new.db*")] == ["new.db-artifacts"]

@@ -401,6 +401,20 @@ def test_a_full_disk_is_said(one: Platform, tmp_path: Path, monkeypatch: pytest.
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("form", [{}, {"merged": True}, {"gguf": "f16"}, {"gguf": "q8_0"}], ids=str)
+def test_an_export_tells_what_is_written_up_to_the_last_byte(one: Platform, form: Any, tmp_path: Path) -> None:
+    if "gguf" in form:
+        pytest.importorskip("gguf")
+    model, told = trained(one, "tiny"), list[tuple[int, int]]()
+    one.models.export(model, tmp_path / "out", **form, progress=lambda *both: told.append(both))
+    files = [path for path in (tmp_path / "out", *(tmp_path / "out").glob("*.safetensors")) if path.is_file()]
+    (total,) = {total for _, total in told}
+    assert told == sorted(told)
+    assert told[-1][0] == total
+    assert 0.5 < total / files[0].stat().st_size <= 1
+    assert len(told) > 1 or not form
+
+
 def test_nothing_is_written_over(one: Platform, tmp_path: Path) -> None:
     model = trained(one, "tiny")
     (tmp_path / "out").mkdir()
@@ -532,7 +546,8 @@ def test_the_commands_write_and_read(folder: Path, tmp_path: Path) -> None:
         trained(yard, "tiny")
     at = ("--store", store)
     assert "wrote" in call("models", "export", "demo/counter", "--to", tmp_path / "adapter", *at).output
-    call("models", "export", "demo/counter", "--to", tmp_path / "merged", "--merged", "--step", 1, *at)
+    written = call("models", "export", "demo/counter", "--to", tmp_path / "merged", "--merged", "--step", 1, *at).output
+    assert written.startswith(f"writing {tmp_path / 'merged'}")
     assert (tmp_path / "merged" / "model.safetensors").is_file()
     said = call("models", "import", tmp_path / "adapter", "again", "--project", "demo", *at).output
     assert "step 1" in said

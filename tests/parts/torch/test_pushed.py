@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from hub_pushes import Taken, taken
 from hub_server import Hub, hub_of
 from huggingface_hub import constants
+from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
 from peft import AutoPeftModelForCausalLM
 from test_exports import answered_here, answered_there, assert_same_answer, trained
 
@@ -65,6 +66,19 @@ def test_a_pushed_adapter_is_loaded_from_the_hub_by_its_name(hub: Hub, yard: Pla
     network = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "fetched").eval()
     want = answered_here(yard, "local/demo/counter:step1")
     assert_same_answer(answered_there(network, tmp_path / "fetched"), want)
+
+
+def test_a_program_that_pushes_prints_nothing_and_is_told_what_is_written(
+    hub: Hub, yard: Platform, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told: list[tuple[int, int]] = []
+    enable_progress_bars()  # as in a process that has loaded no model
+    capfd.readouterr()
+    yard.models.push("demo/counter", MADE, merged=True, progress=lambda *both: told.append(both))
+    assert capfd.readouterr() == ("", "")
+    assert told == sorted(told)
+    assert told[-1][0] == told[-1][1] > 0
+    assert not are_progress_bars_disabled()
 
 
 def test_a_pushed_merged_model_is_added_by_its_name(hub: Hub, yard: Platform) -> None:
@@ -183,14 +197,17 @@ def test_an_object_store_gets_the_files_and_the_configuration_last(
             if self.address.endswith("full"):
                 raise Conflict("there are objects")
 
-        def upload(self, folder: Path, order: Any) -> None:
+        def upload(self, folder: Path, order: Any, progress: Any) -> None:
+            progress(7, 7)
             sent.append((self.address, sorted(os.listdir(folder), key=lambda name: (order(name), name))))
 
     stand_in = ModuleType("modelyard.parts.objects.uploads")
     stand_in.ObjectFolder = ObjectFolder  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
     yard.models.export("demo/counter", "s3://bucket/place")
-    yard.models.export("demo/counter", "s3://bucket/place", merged=True)
+    told: list[tuple[int, int]] = []
+    yard.models.export("demo/counter", "s3://bucket/place", merged=True, progress=lambda *both: told.append(both))
+    assert [done / total for done, total in (told[-2], told[-1])] == [0.5, 1]
     (place, adapter), (_, merged) = sent
     assert place == "s3://bucket/place"
     assert (adapter[-1], merged[-1]) == ("adapter_config.json", "config.json")

@@ -131,8 +131,10 @@ def test_it_makes_embeddings_and_nothing_else(make: Make) -> None:
         assert (entry.output_modalities, entry.context_length) == (("embeddings",), 20)
         with pytest.raises(InvalidInput, match="makes embeddings only"):
             platform.chat.complete(model="encoder", messages="hi")
-        with pytest.raises(InvalidInput, match="no such base model"):
+        with pytest.raises(InvalidInput, match="base_model: makes embeddings only; known ones are: tabular"):
             platform.models.create("m", project="p", base_model="encoder")
+        with pytest.raises(InvalidInput, match="no such base model"):
+            platform.models.create("m", project="p", base_model="encode")
         with pytest.raises(ContextLengthExceeded, match="maximum context length is 20"):
             platform.embeddings.create(model="encoder", input=["a " * 30])
         with pytest.raises(InvalidInput, match=f"this model has {len(WORDS)}"):

@@ -143,6 +143,13 @@ def test_a_rule_of_splitting_that_is_not_read_is_told(gguf_of: Any) -> None:
     assert "'smollm'" in read_source(gguf_of(pre="smollm")).source["lost"]
 
 
+def test_a_file_is_read_in_silence(gguf_of: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    file = gguf_of("Q8_0")
+    capfd.readouterr()
+    read_source(file)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_file_is_converted_once(gguf_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = gguf_of("Q8_0")
     first = read_source(path)

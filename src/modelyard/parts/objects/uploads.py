@@ -27,11 +27,21 @@ class ObjectFolder:
                 f"there are objects at {self._address} already, and nothing is written over; name another place"
             )
 
-    def upload(self, folder: Path, order: Callable[[str], object] = str) -> None:
+    def upload(
+        self,
+        folder: Path,
+        order: Callable[[str], object] = str,
+        progress: Callable[[int, int], object] = lambda done, total: None,
+    ) -> None:
         """Upload the files of a folder, one after the other, by their paths there. Each is there whole or not at all.
+        `progress` is called after each with the bytes that are there, and the total.
 
         Raises `StorageFull`, `StoreError`.
         """
-        names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-        for name in sorted(names, key=lambda name: (order(name), name)):
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+        done, total = 0, sum(sizes.values())
+        for name in sorted(sizes, key=lambda name: (order(name), name)):
             self._border.ask(self._address, obstore.put, self._bucket, name, folder / name)
+            done += sizes[name]
+            progress(done, total)

@@ -3,6 +3,8 @@
 import json
 import tempfile
 import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from modelyard.parts.torch.loading import LOADING
 
 try:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
     from transformers.utils import logging
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
@@ -22,7 +24,7 @@ def write(path: Path, dtype: str, folder: Path) -> bool:
     text by the usual rule of byte-level tokenizers. Raises `InvalidInput`, `OSError`.
     """
     where = {"gguf_file": "model.gguf", "local_files_only": True, "trust_remote_code": False}
-    with LOADING, warnings.catch_warnings(), tempfile.TemporaryDirectory() as alone:
+    with LOADING, _without_bar(), warnings.catch_warnings(), tempfile.TemporaryDirectory() as alone:
         (Path(alone) / "model.gguf").symlink_to(path)  # transformers reads what lies beside a file, too, code as well
         warnings.simplefilter("ignore")
         logging.disable_progress_bar()
@@ -41,6 +43,21 @@ def write(path: Path, dtype: str, folder: Path) -> bool:
         tokenizer.save_pretrained(folder)
         split = json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"] or {}
         return split.get("type") == "ByteLevel" and bool(split.get("use_regex"))
+
+
+@contextmanager
+def _without_bar() -> Iterator[None]:
+    """Read weights without the bar that transformers shows of them, which its own settings do not hide."""
+
+    def plain(tensors: Iterable[Any], **_: Any) -> Iterable[Any]:
+        return tensors
+
+    shown = getattr(modeling_gguf_pytorch_utils, "tqdm", None)
+    modeling_gguf_pytorch_utils.tqdm = plain
+    try:
+        yield
+    finally:
+        modeling_gguf_pytorch_utils.tqdm = shown
 
 
 def _check(path: Path, tokenizer: Any, loaded: Any) -> None:

@@ -72,13 +72,13 @@ def read_source(
         return BaseSource(read_base_folder(place, progress), place.resolve().name, {})
     if place.is_file():
         _check_file(place)
-        both = _Both(progress)
+        both = Both(progress)
         made = convert(place, both.first)
         return BaseSource(read_base_folder(made.folder, both.second), made.folder.name, made.source)
     raise InvalidInput.at("path", msg=_nothing(str(path)))
 
 
-class _Both:
+class Both:
     """The progress of two steps of about the same size, as one."""
 
     def __init__(self, progress: Progress | None) -> None:
@@ -97,7 +97,7 @@ class _Both:
 def _of_hub(name: str, revision: str | None, progress: Progress | None, local_only: bool) -> BaseSource:
     from modelyard.parts.torch import hub  # noqa: PLC0415 - a hub is asked only if it is named
 
-    both = _Both(progress)
+    both = Both(progress)
     found = hub.cached(name, revision) if local_only else hub.fetch(name, revision, both.first)
     folder = read_base_folder(found.folder, both.second)
     found.check(folder.files)

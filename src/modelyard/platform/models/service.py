@@ -111,7 +111,9 @@ class Models(Extended, ModelsMembers):
         known = self._trainable()
         if base_model not in known:
             listed = ", ".join(known[:KNOWN_SHOWN]) or "none"
-            raise InvalidInput.at("base_model", msg=f"no such base model; known ones are: {listed}")
+            made = [one.output_modalities for one in self._runtime.backend.entries() if one.id == base_model]
+            why = "makes embeddings only" if made == [("embeddings",)] else "no such base model"
+            raise InvalidInput.at("base_model", msg=f"{why}; known ones are: {listed}")
 
     def get(self, model: Model | str) -> Model:
         """Return one model, by id or name. Raises `NotFound`, `Forbidden`."""

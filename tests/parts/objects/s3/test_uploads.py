@@ -31,7 +31,10 @@ def test_a_folder_is_uploaded_and_its_last_file_comes_last(
     monkeypatch.setattr(obstore, "put", watched)
     place = ObjectFolder(f"{address}/exported")
     place.require_empty()
-    place.upload(folder, lambda name: name == "config.json")
+    told: list[tuple[int, int]] = []
+    place.upload(folder, lambda name: name == "config.json", lambda *both: told.append(both))
+    assert len(told) == 3
+    assert told[-1][0] == told[-1][1] == sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     assert put == ["a.bin", "inner/b.txt", "config.json"]
     assert bytes(obstore.get(place._bucket, "inner/b.txt").bytes()) == b"2"
     with pytest.raises(Conflict, match="exported"):

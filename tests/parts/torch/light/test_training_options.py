@@ -74,13 +74,27 @@ def test_other_names_lead_to_options_that_there_are() -> None:
 
 def test_what_a_method_does_not_have_is_refused_with_the_reason() -> None:
     every = {kind: names(config) for kind, config in CONFIGS.items()}
-    assert NOT_OF_DPO.keys() == every["sft"] - every["dpo"]
+    assert NOT_OF_DPO.keys() >= every["sft"] - every["dpo"]
     assert NOT_OF_DISTILLATION.keys() >= (every["sft"] | every["dpo"]) - every["distill"]
-    assert NOT_OF_RL.keys() == (every["sft"] | every["dpo"]) - every["rl"]
+    assert NOT_OF_RL.keys() >= (every["sft"] | every["dpo"]) - every["rl"]
     assert CONFIGS["rl"].hint("packing", every["rl"]) == f"; {NOT_OF_RL['packing']}"
     assert CONFIGS["rl"].hint("max_seq_length", every["rl"]) == f"; {NOT_OF_RL['max_length']}"
     assert CONFIGS["dpo"].hint("train_on_eos", every["dpo"]) == f"; {NOT_OF_DPO['train_after_end']}"
     assert CONFIGS["rl"].hint("lora_r", every["rl"]) == "; it is called 'lora_rank' here"
+
+
+def test_what_others_name_and_nothing_here_does_is_not_taken_for_another_option() -> None:
+    every = {kind: names(config) for kind, config in CONFIGS.items()}
+    for kind, config in CONFIGS.items():
+        for name in ("rpo_alpha", "cpo_alpha", "ld_alpha", "delta", "reference_free", "sft_weight"):
+            assert config.hint(name, every[kind]), name
+            assert "did you mean" not in config.hint(name, every[kind])
+    assert "of SFT is added" in CONFIGS["dpo"].hint("rpo_alpha", every["dpo"])
+    assert "(sigmoid)" in CONFIGS["dpo"].hint("loss_type", every["dpo"])
+    assert "checkpoint that the job starts from" in CONFIGS["dpo"].hint("sync_ref_model", every["dpo"])
+    assert "kl_penalty_reference_step" in CONFIGS["rl"].hint("sync_ref_model", every["rl"])
+    assert CONFIGS["rl"].hint("clip_ratio", every["rl"]) == "; it is called 'epsilon' here"
+    assert "training.loop" in CONFIGS["rl"].hint("num_generations", every["rl"])
 
 
 # ---- wherever a job is requested -------------------------------------------------------------------------------------
@@ -88,7 +102,11 @@ def test_what_a_method_does_not_have_is_refused_with_the_reason() -> None:
 ROW = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
 
 
-WRONG: Any = [({"lora_r": 4}, "it is called 'lora_rank' here"), ({"schedule": "sine"}, "must be 'constant'")]
+WRONG: Any = [
+    ({"lora_r": 4}, "it is called 'lora_rank' here"),
+    ({"rpo_alpha": 1}, "leave it out"),
+    ({"schedule": "sine"}, "must be 'constant'"),
+]
 
 
 class Local:

@@ -10,7 +10,9 @@ import attrs
 from modelyard.parts.torch.exports.merged_folder import copy_tokenizer
 from modelyard.parts.torch.exports.stored_weights import refused
 from modelyard.parts.torch.exports.taken import TakenCheckpoint
+from modelyard.parts.torch.exports.written_bytes import WrittenBytes
 from modelyard.parts.torch.lora import CONFIG_FILE, WEIGHTS_FILE
+from modelyard.parts.torch.model_folder import Progress
 from modelyard.parts.torch.records import BaseModel
 
 
@@ -28,12 +30,13 @@ class NamedBase:
         return cls(base.path, None)
 
 
-def write_adapter(taken: TakenCheckpoint, folder: Path) -> None:
+def write_adapter(taken: TakenCheckpoint, folder: Path, progress: Progress | None = None) -> None:
     """Write the adapter into an empty folder, with the tokenizer of its base model; the configuration last."""
     check_is_adapter(taken)
     copy_tokenizer(taken, folder)
     with taken.open_file(WEIGHTS_FILE) as file, (folder / WEIGHTS_FILE).open("wb") as copy:
         shutil.copyfileobj(file, copy)
+        WrittenBytes(progress, copy.tell()).add(copy.tell())
     with taken.open_file(CONFIG_FILE) as file:
         config: dict[str, Any] = json.loads(file.read())
     named = NamedBase.of(taken.base)

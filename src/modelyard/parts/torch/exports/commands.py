@@ -1,12 +1,16 @@
 """Commands that take checkpoints elsewhere, and adapters in: `modelyard models export`, `push` and `import`."""
 
+import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from modelyard.cli.terminal import StoreName, in_own_name, not_empty, opened, store_option
+from modelyard.parts.torch.commands import shown_on
+from modelyard.parts.torch.exports.service import ExportForm
 from modelyard.report.table import printable
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -48,8 +52,8 @@ def export_model(store: StoreName, model: str, to: str, **options: Any) -> objec
 
     As an adapter folder for peft and vLLM, merged into its base model, or as a GGUF file.
     """
-    with opened(store) as platform:
-        in_own_name(platform).models.export(model, to, **options)
+    with opened(store) as platform, click.progressbar(length=1, label=f"writing {printable(to)}") as bar:
+        in_own_name(platform).models.export(model, to, progress=shown_on(bar), **options)
     click.echo(f"wrote {printable(to)}")
     return {"model": model, "to": to}
 
@@ -66,8 +70,12 @@ def push_model(store: StoreName, model: str, name: str, public: bool, revision: 
 
     As one commit, with the token of HF_TOKEN or of `hf auth login`.
     """
-    with opened(store) as platform:
-        made = in_own_name(platform).models.push(model, name, private=not public, revision=revision, **options)
+    step, alias = options.pop("step"), options.pop("alias")
+    with opened(store) as platform, ExitStack() as held:
+        push, form = in_own_name(platform).models.push, ExportForm(**options)
+        with click.progressbar(length=1, label=f"writing {printable(model)}") as bar:
+            send = held.enter_context(push.written(model, name, step, alias, form, shown_on(bar)))
+        made = send(private=not public, revision=revision, shown=sys.stderr.isatty())
     click.echo(f"{made.url} is at commit {made.commit}")
     return made
 

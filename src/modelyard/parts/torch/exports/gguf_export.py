@@ -1,5 +1,6 @@
 """A checkpoint merged into its base model, as one GGUF file: written by the package `gguf`, one tensor at a time."""
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from modelyard.parts.torch.exports.gguf_tokenizer import read_tokenizer
 from modelyard.parts.torch.exports.merging import MergedWeights
 from modelyard.parts.torch.exports.stored_weights import refused
 from modelyard.parts.torch.exports.taken import TakenCheckpoint
+from modelyard.parts.torch.exports.written_bytes import WrittenBytes
+from modelyard.parts.torch.model_folder import Progress
 
 _Kind = Any
 
@@ -44,8 +47,20 @@ class _Written:
     source: str | None
     value: Floats | None = None
 
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Its shape in bytes: blocks of numbers are along its rows."""
+        block, size = gguf.GGML_QUANT_SIZES[self.kind]
+        return (*self.shape[:-1], self.shape[-1] // block * size)
 
-def write_gguf(taken: TakenCheckpoint, file: Path, kind: str, license: str | None = None) -> None:
+    @property
+    def size(self) -> int:
+        return math.prod(self.rows)
+
+
+def write_gguf(
+    taken: TakenCheckpoint, file: Path, kind: str, license: str | None = None, progress: Progress | None = None
+) -> None:
     """Write a file. Raises `InvalidInput` for a family, a tokenizer or numbers that it has no place for."""
     if kind not in KINDS:
         raise refused(f"is not written as {kind!r}; choose {', '.join(KINDS)}")
@@ -64,12 +79,14 @@ def write_gguf(taken: TakenCheckpoint, file: Path, kind: str, license: str | Non
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
+        written = WrittenBytes(progress, sum(one.size for one in tensors))
         for one in tensors:
             value = one.value
             if one.source is not None:
                 value = reordered(family, one.source, weights.tensor(one.source).float().numpy(), config)
             assert value is not None
             writer.write_tensor_data(_encoded(one, value))
+            written.add(one.size)
     finally:
         writer.close()
 
@@ -123,10 +140,7 @@ def _kind_of(kind: _Kind, shape: tuple[int, ...]) -> _Kind:
 
 
 def _announce(writer: Any, one: _Written) -> None:
-    block, size = gguf.GGML_QUANT_SIZES[one.kind]
-    rows = (*one.shape[:-1], one.shape[-1] // block * size)
-    count = int(np.prod(rows))
-    writer.add_tensor_info(one.name, rows, np.dtype(np.uint8), count, raw_dtype=one.kind)
+    writer.add_tensor_info(one.name, one.rows, np.dtype(np.uint8), one.size, raw_dtype=one.kind)
 
 
 def _encoded(one: _Written, value: Floats) -> Any:

@@ -4,7 +4,7 @@ Its own settings count, as when a model is fetched: HF_ENDPOINT for the hub, HF_
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from modelyard.parts.torch import hub
 try:
     import huggingface_hub
     from huggingface_hub import constants, errors
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 except ImportError as error:
     raise MissingExtra("huggingface_hub", "torch") from error
 
@@ -38,15 +39,17 @@ def check_target(name: str) -> None:
         raise InvalidInput.at("to", msg="HF_HUB_OFFLINE is set, so nothing is sent to a hub; unset it to push")
 
 
-def push(folder: Path, name: str, private: bool, message: str, revision: str | None = None) -> PushedModel:
+def push(
+    folder: Path, name: str, *, private: bool, message: str, revision: str | None = None, shown: bool = False
+) -> PushedModel:
     """Send the files of a folder to the model of a name, which is made if it is new. Files that are there stay, unless
-    the folder has others of their names.
+    the folder has others of their names. If it is `shown`, the library shows its progress bars.
 
     Raises `Conflict` for a public model that should be private, `Forbidden`, `NotFound`, `Overloaded`, `BackendError`.
     """
     check_target(name)
     api = huggingface_hub.HfApi()
-    with _explained(name):
+    with nullcontext() if shown else _without_bars(), _explained(name):
         api.create_repo(name, private=private, exist_ok=True)
         if private and not api.repo_info(name).private:
             raise Conflict(
@@ -56,6 +59,19 @@ def push(folder: Path, name: str, private: bool, message: str, revision: str | N
             api.create_branch(name, branch=revision, exist_ok=True)
         made = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, revision=revision)
     return PushedModel(name, str(made.oid), f"{hub.endpoint()}/{name}")
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Hide the progress bars of the library, unless HF_HUB_DISABLE_PROGRESS_BARS=0 wants them."""
+    if are_progress_bars_disabled() or constants.HF_HUB_DISABLE_PROGRESS_BARS is False:
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
 
 
 @contextmanager

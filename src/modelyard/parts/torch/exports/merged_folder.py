@@ -12,17 +12,23 @@ from modelyard.parts.torch.exports.stored_weights import refused
 from modelyard.parts.torch.exports.taken import TakenCheckpoint
 from modelyard.parts.torch.exports.weight_files import SHARD, write_weights
 from modelyard.parts.torch.model_config import CONFIG
-from modelyard.parts.torch.model_folder import MORE_TEMPLATES, TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
+from modelyard.parts.torch.model_folder import MORE_TEMPLATES, TEMPLATE, TOKENIZER, TOKENIZER_CONFIG, Progress
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 _OF_TOKENIZER = (TOKENIZER, TOKENIZER_CONFIG, TEMPLATE)
 
 
-def write_merged(taken: TakenCheckpoint, folder: Path, dtype: str | None = None, shard: int = SHARD) -> None:
+def write_merged(
+    taken: TakenCheckpoint,
+    folder: Path,
+    dtype: str | None = None,
+    shard: int = SHARD,
+    progress: Progress | None = None,
+) -> None:
     """Write the files into an empty folder, the configuration last. A `dtype` replaces that of the base model."""
     weights = MergedWeights(taken, dtype_named(dtype))
-    write_weights(folder, weights.tensors, weights.tensor, shard)
+    write_weights(folder, weights.tensors, weights.tensor, shard, progress)
     for name in taken.base.digests:
         if not name.endswith((".safetensors", ".safetensors.index.json")) and name != CONFIG:
             _copy(taken, name, folder)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from modelyard.parts.torch.exports.stored_weights import DTYPES
-from modelyard.parts.torch.model_folder import WEIGHTS, WEIGHTS_INDEX
+from modelyard.parts.torch.exports.written_bytes import WrittenBytes
+from modelyard.parts.torch.model_folder import WEIGHTS, WEIGHTS_INDEX, Progress
 
 SHARD = 5 * 10**9
 """Bytes of a file at most, unless one tensor has more: what hubs and tools are used to."""
@@ -22,15 +23,24 @@ _ALIGNMENT = 8
 Forms = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
-def write_weights(folder: Path, forms: Forms, tensor: Callable[[str], Tensor], shard: int = SHARD) -> None:
-    """Write tensors of these types and shapes; each is asked for when its turn comes, once."""
+def write_weights(
+    folder: Path,
+    forms: Forms,
+    tensor: Callable[[str], Tensor],
+    shard: int = SHARD,
+    progress: Progress | None = None,
+) -> None:
+    """Write tensors of these types and shapes; each is asked for when its turn comes, once. `progress` is called with
+    their bytes that are written, and the total.
+    """
+    written = WrittenBytes(progress, sum(map(_size, forms.values())))
     shards = list(_shards(forms, shard))
     names = [
         WEIGHTS if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
         for number in range(1, len(shards) + 1)
     ]
     for name, members in zip(names, shards, strict=True):
-        _write(folder / name, {member: forms[member] for member in members}, tensor)
+        _write(folder / name, {member: forms[member] for member in members}, tensor, written)
     if len(shards) > 1:
         index = {
             "metadata": {"total_size": sum(_size(form) for form in forms.values())},
@@ -57,7 +67,7 @@ def _shards(forms: Forms, most: int) -> Iterator[list[str]]:
     yield members
 
 
-def _write(path: Path, forms: Forms, tensor: Callable[[str], Tensor]) -> None:
+def _write(path: Path, forms: Forms, tensor: Callable[[str], Tensor], written: WrittenBytes) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, form in forms.items():
@@ -67,7 +77,8 @@ def _write(path: Path, forms: Forms, tensor: Callable[[str], Tensor]) -> None:
     text += b" " * (-len(text) % _ALIGNMENT)
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
-        for name in forms:
+        for name, form in forms.items():
             file.write(tensor(name).contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            written.add(_size(form))
         file.flush()
         os.fsync(file.fileno())
