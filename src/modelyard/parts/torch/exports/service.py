@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
@@ -194,7 +194,6 @@ class PushModel:
         with self.written(model, name, step, alias, ExportForm(**form), progress) as send:
             return send(private=private, revision=revision)
 
-    @contextmanager
     def written(
         self,
         model: Model | str,
@@ -203,15 +202,25 @@ class PushModel:
         alias: str | None,
         form: ExportForm,
         progress: Progress | None,
-    ) -> "Iterator[Callable[..., PushedModel]]":
+    ) -> "AbstractContextManager[Callable[..., PushedModel]]":
         """Write a checkpoint into a temporary folder; yield what sends it, as `hub_push.push` does."""
         from modelyard.parts.torch.exports import hub_push  # noqa: PLC0415 - a hub is asked only if it is named
 
         hub_push.check_target(name)
         taken = take(self._runtime, self._principal, model, step, alias)
         message = f"{taken.model.name}, step {taken.checkpoint.step}, {form.gguf or form.name}"
-        with _filled(taken, form, progress) as folder:
-            yield partial(hub_push.push, folder, name, message=message)
+        return _sendable(taken, form, progress, lambda folder: partial(hub_push.push, folder, name, message=message))
+
+
+@contextmanager
+def _sendable(
+    taken: TakenCheckpoint,
+    form: ExportForm,
+    progress: Progress | None,
+    sends: "Callable[[Path], Callable[..., PushedModel]]",
+) -> "Iterator[Callable[..., PushedModel]]":
+    with _filled(taken, form, progress) as folder:
+        yield sends(folder)
 
 
 @contextmanager
