@@ -171,6 +171,7 @@ def engine_on(
     device: str, folder: Path, dtype: torch.dtype | None = None, unrecorded: bool = False, rows: int = 4
 ) -> Engine:
     served = Network(folder, device, dtype)
+    served.lean = None  # a card reads with the modules: so both round alike
     recorder = None if unrecorded else usual_recorder(served.device)
     engine = Engine(served, AdapterBank(served.model, 4, 8), frozenset({END}), recorder=recorder, rows=rows)
     for slot in (1, 2):

@@ -74,7 +74,7 @@ class RowCache(Cache):
         self._rows = slice(first, first + count)
         rows = torch.arange(first, first + count, device=positions.device)
         self._places = (rows[:, None], slice(None), positions)
-        return mask_of(self._windows, lambda window: _causal(positions, seen, window, self.keys[0].dtype))
+        return mask_of(self._windows, lambda window: causal(positions, seen, window, self.keys[0].dtype))
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Store the new keys and values (rows x heads x tokens x size); return all that the rows see."""
@@ -147,8 +147,10 @@ def _reserved(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.frombuffer(pages, dtype=dtype)
 
 
-def _causal(positions: Tensor, seen: int, window: int | None, dtype: torch.dtype) -> Tensor:
-    """Return a mask that shows a token the keys up to its own; a window shows only the last of them."""
+def causal(positions: Tensor, seen: int, window: int | None, dtype: torch.dtype) -> Tensor:
+    """Return a mask (rows x 1 x tokens x `seen`) that shows tokens at these positions (rows x tokens) the keys up to
+    their own; a window shows only the last of them.
+    """
     keys, own = torch.arange(seen, device=positions.device), positions[:, None, :, None]
     hidden = keys > own
     if window is not None:

@@ -1,13 +1,32 @@
-"""Pages that need not stay in memory: of mapped weights that were copied, and of what was freed."""
+"""Pages of memory: those that need not stay, as what they held was copied or freed, and huge ones, read faster."""
 
 import ctypes
 import mmap
 import sys
+from collections.abc import Iterable
 
 from torch import Tensor
 
 _PAGE_OUT = 21
 """MADV_PAGEOUT of Linux, madvise(2): reclaims pages; their content stays, in the file or in swap."""
+
+_COLLAPSE = 25
+"""MADV_COLLAPSE of Linux 6.1, madvise(2): copies pages into a huge one, in place; content and addresses stay."""
+
+_HUGE = 2**21
+
+
+def use_huge_pages(blocks: Iterable[tuple[int, int]]) -> None:
+    """Have the memory of these addresses and sizes in huge pages, as far as there are any: a processor reads it faster.
+
+    Elsewhere than on Linux nothing happens.
+    """
+    if sys.platform != "linux":
+        return
+    pages = {page for start, size in blocks for page in range(start // _HUGE, -(-(start + size) // _HUGE))}
+    madvise = ctypes.CDLL(None).madvise
+    for page in sorted(pages):
+        madvise(ctypes.c_void_p(page * _HUGE), ctypes.c_size_t(_HUGE), _COLLAPSE)
 
 
 def page_out(tensor: Tensor) -> None:

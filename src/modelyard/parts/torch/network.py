@@ -14,11 +14,12 @@ from transformers.utils import logging as transformers_logging
 from modelyard.errors import BackendError, CallerError, Overloaded
 from modelyard.parts.torch.hf_cache import JointCache, cache_name
 from modelyard.parts.torch.kv_cache import Mask, suits
+from modelyard.parts.torch.lean_pass import LeanPass
 from modelyard.parts.torch.loading import LOADING, with_shared_weights
 from modelyard.parts.torch.lora import LoraLinear
 from modelyard.parts.torch.model_config import context_length
 from modelyard.parts.torch.narrow_weights import are_numbers, narrow
-from modelyard.parts.torch.network_checks import WayChecks, narrowed, out_of_memory, tried
+from modelyard.parts.torch.network_checks import ROUNDING, WayChecks, narrowed, out_of_memory, tried
 from modelyard.parts.torch.packed_weights import can_pack, pack
 from modelyard.parts.torch.records import WeightFormat
 
@@ -151,6 +152,8 @@ class Network:
         self.dtype: torch.dtype = dtype
         self._own_head: ModelHead | None = None
         self._cache_name = cache_name(self.body)
+        self.lean: LeanPass | None = None
+        """How tokens are read with a cache of rows, if that is not left to the modules."""
         self.in_rows: bool = False
         self.has_cache: bool = False
         self.can_batch: bool = False
@@ -190,10 +193,12 @@ class Network:
                 raise
 
     def hidden(self, ids: Tensor, positions: Tensor, mask: Mask, cache: Any) -> Tensor:
-        """Return the hidden states of new tokens (rows x tokens) at these positions.
+        """Return the hidden states of new tokens (rows x tokens) at these positions, without derivatives.
 
         `positions` and `mask` are those that `cache` returned when the pass began.
         """
+        if self.lean is not None:
+            return self.lean.states(ids, positions, mask, cache)
         kept = {self._cache_name: cache}
         states = self.body(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=True, **kept)
         return states.last_hidden_state
@@ -231,7 +236,8 @@ class Network:
                 self._require_numbers(whole)
                 ways = WayChecks(self, ids, whole)
                 self._choose_head(ways, self.body(input_ids=ids, use_cache=False).last_hidden_state[0], whole)
-                self.in_rows = suits(self.config) and ways.in_rows()
+                if suits(self.config):
+                    self.in_rows = self._choose_lean(ways) or ways.in_rows()
                 self.has_cache = not self.in_rows and ways.in_separate_cache()
                 self.can_batch = self.has_cache and ways.as_batch()
                 self.can_pad = self.can_batch and ways.padded()
@@ -253,6 +259,15 @@ class Network:
                 value = float(weights[tuple(odd[0])])
                 raise BackendError(f"its weights are not all numbers: {name}[{place}] is {value}, one of {len(odd)}")
         raise BackendError("its logits are not all finite: the weights are too large for their number format")
+
+    def _choose_lean(self, ways: WayChecks) -> bool:
+        """Read tokens by operations of our own if that is right; return whether it is, with rows of one cache."""
+        if self.device.type == "cpu" and self.dtype is torch.float32 and LeanPass.suits(self.config):
+            self.lean = LeanPass(self.body, self.config)
+            if ways.in_rows(ROUNDING):
+                return True
+            self.lean = None
+        return False
 
     def _choose_head(self, ways: WayChecks, states: Tensor, whole: Tensor) -> None:
         """Use the head alone or, if the model does more after its body, all of the model after its body."""

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from modelyard.parts.torch.lora import head_layer, linear_layers
-from modelyard.parts.torch.mapped_weights import page_out, trim
+from modelyard.parts.torch.lora import LoraLinear, head_layer, linear_layers
+from modelyard.parts.torch.mapped_weights import page_out, trim, use_huge_pages
 
 BLOCK = 6
 """Copies of a lone token that are multiplied, as many as one block has: reading the weights takes all of the time. So a
@@ -38,6 +38,18 @@ class PackedWeights:
         self._left: tuple[Tensor | None, Sequence[Tensor]] = None, ()
         self._held = held
 
+    @property
+    def block(self) -> tuple[int, int]:
+        """The address and the size of its memory, in bytes."""
+        return torch.ops.mkldnn.data_ptr(self._packed), torch.ops.mkldnn._nbytes(self._packed)
+
+    def holds(self, layers: Sequence[nn.Module]) -> bool:
+        """Whether these are all of its layers, in their order."""
+        return len(layers) == len(self._outputs) and all(
+            isinstance(layer, PackedLinear) and layer.packed is self and layer.at == at
+            for at, layer in enumerate(layers)
+        )
+
     def plain(self, at: int) -> Tensor:
         """Return the weights of a layer in their usual order, made anew."""
         every: Tensor = self._packed.to_dense()
@@ -48,13 +60,16 @@ class PackedWeights:
 
         The first is computed anew each time: the tensor may have other numbers by then.
         """
+        if len(self._outputs) == 1:
+            return self.joint(x)
         known, found = self._left
         if known is not x or at == 0:
-            found = self._product(x).split(self._outputs, -1)
+            found = self.joint(x).split(self._outputs, -1)
         self._left = (x, found) if at + 1 < len(self._outputs) else (None, ())
         return found[at]
 
-    def _product(self, x: Tensor) -> Tensor:
+    def joint(self, x: Tensor) -> Tensor:
+        """Return what all layers give of `x` (... x inputs), side by side."""
         found: Tensor
         if x.numel() != self._inputs:
             found = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
@@ -93,6 +108,26 @@ class TiedHead(nn.Linear):
         return (found if self.bias is None else found + self.bias).view(*input.shape[:-1], -1)
 
 
+def joint_product(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
+    """Return what linear layers give of `x` (rows x tokens x inputs), side by side, with what adapters add.
+
+    It is one product if they are packed together. Without derivatives.
+    """
+    plain = [layer.base if isinstance(layer, LoraLinear) else layer for layer in layers]
+    first = plain[0]
+    if isinstance(first, PackedLinear) and first.packed.holds(plain):
+        found = first.packed.joint(x)
+    else:
+        found = torch.cat([layer(x) for layer in plain], -1)
+    start = 0
+    for layer in layers:
+        end = start + layer.out_features
+        if isinstance(layer, LoraLinear) and (more := layer.added(x)) is not None:
+            found[..., start:end] += more
+        start = end
+    return found
+
+
 def pack_layers(layers: Sequence[nn.Linear], packed: PackedWeights | None = None) -> None:
     """Pack layers that are given the same, in place, so that whoever has them, as adapters do, has them packed.
 
@@ -127,6 +162,8 @@ def pack(model: nn.Module, embeddings: Tensor, read: Callable[[], object]) -> No
         if type(layer) is nn.Linear and layer.weight is embeddings and embeddings.numel() >= SMALLEST:
             layer.__class__ = TiedHead
     trim()
+    if hasattr(torch.ops.mkldnn, "data_ptr"):
+        use_huge_pages(one.block for one in known.values())
 
 
 def _given_the_same(model: nn.Module, layers: Sequence[nn.Linear], read: Callable[[], object]) -> list[list[nn.Linear]]:
