@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import sys
 from collections.abc import Iterable
+from itertools import pairwise
 
 from torch import Tensor
 
@@ -23,10 +24,12 @@ def use_huge_pages(blocks: Iterable[tuple[int, int]]) -> None:
     """
     if sys.platform != "linux":
         return
-    pages = {page for start, size in blocks for page in range(start // _HUGE, -(-(start + size) // _HUGE))}
+    pages = sorted({page for start, size in blocks for page in range(start // _HUGE, -(-(start + size) // _HUGE))})
+    firsts = [page for before, page in pairwise([-1, *pages]) if page != before + 1]
+    lasts = [page for page, after in pairwise([*pages, -1]) if after != page + 1]
     madvise = ctypes.CDLL(None).madvise
-    for page in sorted(pages):
-        madvise(ctypes.c_void_p(page * _HUGE), ctypes.c_size_t(_HUGE), _COLLAPSE)
+    for first, last in zip(firsts, lasts, strict=True):  # each call waits for all processors: so many pages at once
+        madvise(ctypes.c_void_p(first * _HUGE), ctypes.c_size_t((last + 1 - first) * _HUGE), _COLLAPSE)
 
 
 def page_out(tensor: Tensor) -> None:
