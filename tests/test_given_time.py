@@ -87,6 +87,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         {"import time", "thread.join"},
         "real threads end in real time; a clock that stands still would hang `close`",
     ),
+    "parts/torch/mapped_weights.py": ({"import time"}, "bounds what the system takes of the processor"),
     "parts/torch/training/shared_base.py": ({"threading.Timer"}, "frees memory a while after its last use"),
     "executors/subprocess.py": (
         {"import time", "self.listener.join", "self.process.wait"},
