@@ -101,6 +101,13 @@ def test_states_are_those_of_the_modules(
     check()
 
 
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_context_of_few_tokens_is_read_so_too(made: Callable[..., Path], length: int) -> None:
+    network = Network(made("llama", {**GROUPED, "max_position_embeddings": length}))
+    assert network.lean is not None
+    assert network.in_rows
+
+
 @pytest.mark.parametrize("form", [WeightFormat.BFLOAT16, WeightFormat.INT8])
 def test_narrow_weights_are_read_so_too(made: Callable[..., Path], form: WeightFormat) -> None:
     network = Network(made("llama", GROUPED), dtype=torch.float32, form=form)

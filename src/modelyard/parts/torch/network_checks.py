@@ -5,6 +5,7 @@ A way is tried when a network is loaded, so that an unknown architecture is serv
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -67,9 +68,8 @@ class WayChecks:
         """
         network, last = self._network, ids.shape[1] - 1
         cache = RowCache(network.config, 2, ids.shape[1], network.dtype, network.device)
-        some = last // 2
-        network.hidden(ids[:, :some], *cache.begin(0, [0], some), cache)
-        network.hidden(ids[:, some:-1], *cache.begin(0, [some], last - some), cache)
+        for start, end in pairwise(sorted({0, last // 2, last})):
+            network.hidden(ids[:, start:end], *cache.begin(0, [start], end - start), cache)
         ends = ids[:, [-1, 0]].T
         return network.logits(network.hidden(ends, *cache.begin(0, [last, 0], 1), cache))[:, 0], [-1, 0]
 
