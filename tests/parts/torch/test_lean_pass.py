@@ -108,6 +108,22 @@ def test_a_context_of_few_tokens_is_read_so_too(made: Callable[..., Path], lengt
     assert network.in_rows
 
 
+@pytest.mark.parametrize("other", [torch.float16, torch.float64])
+def test_a_network_that_is_loaded_as_another_type_is_the_default_is_the_same(
+    made: Callable[..., Path], other: torch.dtype
+) -> None:
+    """While another thread loads a model, its type is the default of the process."""
+    folder = made("llama", {**GROUPED, "rms_norm_eps": 1e-8})
+    network, plain = Network(folder), torch.get_default_dtype()
+    torch.set_default_dtype(other)
+    try:
+        network._check()
+    finally:
+        torch.set_default_dtype(plain)
+    assert network.lean is not None
+    assert float(network.lean._epsilon) == pytest.approx(1e-8)
+
+
 @pytest.mark.parametrize("form", [WeightFormat.BFLOAT16, WeightFormat.INT8])
 def test_narrow_weights_are_read_so_too(made: Callable[..., Path], form: WeightFormat) -> None:
     network = Network(made("llama", GROUPED), dtype=torch.float32, form=form)

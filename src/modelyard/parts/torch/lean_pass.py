@@ -26,7 +26,7 @@ class LeanPass:
     def __init__(self, body: Any, config: Any) -> None:
         self._body = body
         self._size, self._heads, self._key_heads = head_size(config), config.num_attention_heads, key_heads(config)
-        self._epsilon = torch.tensor([config.rms_norm_eps])
+        self._epsilon = torch.tensor([config.rms_norm_eps], dtype=torch.float32)
 
     @staticmethod
     def suits(config: Any) -> bool:
