@@ -124,6 +124,16 @@ def test_a_network_that_is_loaded_as_another_type_is_the_default_is_the_same(
     assert float(network.lean._epsilon) == pytest.approx(1e-8)
 
 
+@pytest.mark.parametrize("size", [64, 4096])
+def test_a_norm_is_as_exact_as_32_bits_are(made: Callable[..., Path], size: int) -> None:
+    """Also of a state of which one number is far greater than the others, as in what models give for a first token."""
+    lean, x = Network(made("llama", GROUPED)).lean, torch.randn(16, size, generator=torch.Generator().manual_seed(0))
+    assert lean is not None
+    x[:, 3] = 3000
+    exact = x.double() * (x.double().square().mean(-1, keepdim=True) + lean._epsilon.double()).rsqrt()
+    assert float((lean._unit(x) / exact - 1).abs().max()) < 5e-7
+
+
 @pytest.mark.parametrize("form", [WeightFormat.BFLOAT16, WeightFormat.INT8])
 def test_narrow_weights_are_read_so_too(made: Callable[..., Path], form: WeightFormat) -> None:
     network = Network(made("llama", GROUPED), dtype=torch.float32, form=form)

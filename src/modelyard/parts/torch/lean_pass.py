@@ -83,5 +83,5 @@ class LeanPass:
 
     def _unit(self, x: Tensor) -> Tensor:
         """Divide by the root of the mean square (RMSNorm, arXiv 1910.07467), in a new tensor."""
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return x * torch.addcmul(self._epsilon, length, length, value=1 / x.shape[-1]).rsqrt_()
+        squares = x.square().sum(-1, keepdim=True)  # a norm adds up many numbers less exactly
+        return x * torch.add(self._epsilon, squares, alpha=1 / x.shape[-1]).rsqrt_()
