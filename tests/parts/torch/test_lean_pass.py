@@ -12,6 +12,7 @@ from families import GROUPED, SERVED, WINDOWS, build_family
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from local_models import SHAPE, adapter_weights
+from torch.autograd.profiler import profile
 
 from modelyard.parts.torch.kv_cache import RowCache
 from modelyard.parts.torch.lean_pass import KINDS
@@ -132,6 +133,24 @@ def test_a_norm_is_as_exact_as_32_bits_are(made: Callable[..., Path], size: int)
     x[:, 3] = 3000
     exact = x.double() * (x.double().square().mean(-1, keepdim=True) + lean._epsilon.double()).rsqrt()
     assert float((lean._unit(x) / exact - 1).abs().max()) < 5e-7
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_no_pass_stores_the_scores_of_all_tokens(
+    made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, in_place: bool
+) -> None:
+    """Of a long prompt they take gigabytes; older builds of torch compute them so if heads share keys."""
+    network = Network(made("llama", {"num_attention_heads": 4, "num_key_value_heads": 2}))
+    assert network.lean is not None
+    if not in_place:
+        monkeypatch.setattr("modelyard.parts.torch.lean_pass._reads_groups", lambda: False)
+    wanted = [[6, 6, 6], [4, 4, 4], [5, 2, 1], [1, 1, 1]], AdapterBank(network.model, 1, 8), [0, 0, 0]
+    with profile(use_cpu=True) as run:
+        found = states(network, *wanted)
+    names = {event.name for event in run.function_events}
+    assert any("flash_attention" in name for name in names)
+    assert not any("softmax" in name for name in names)
+    assert difference(found, by_modules(network, *wanted)) < 1e-5
 
 
 @pytest.mark.parametrize("form", [WeightFormat.BFLOAT16, WeightFormat.INT8])

@@ -4,11 +4,13 @@ On a processor an operation on one token takes less time than the calls around i
 for the rounding of the last digits; `network_checks.py` compares them when a network is loaded.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend
 
 from modelyard.parts.torch.kv_cache import RowCache, causal, head_size, key_heads, windows
 from modelyard.parts.torch.packed_weights import joint_product
@@ -73,6 +75,8 @@ class LeanPass:
             seen = functional.scaled_dot_product_attention(queries, keys, values, mask, scale=scale)
         else:
             queries, first = queries.transpose(1, 2), mask is None
+            if heads > key_heads and not _reads_groups():
+                keys, values = (one.repeat_interleave(heads // key_heads, 1) for one in (keys, values))
             seen = functional.scaled_dot_product_attention(
                 queries, keys, values, mask, is_causal=first, scale=scale, enable_gqa=True
             ).transpose(1, 2)
@@ -85,3 +89,11 @@ class LeanPass:
         """Divide by the root of the mean square (RMSNorm, arXiv 1910.07467), in a new tensor."""
         squares = x.square().sum(-1, keepdim=True)  # a norm adds up many numbers less exactly
         return x * torch.add(self._epsilon, squares, alpha=1 / x.shape[-1]).rsqrt_()
+
+
+@cache
+def _reads_groups() -> bool:
+    """Return whether this build of torch attends to keys that heads share as they lie: others store all scores."""
+    shared = torch.zeros(1, 1, 2, 8, dtype=torch.float32)
+    chosen: int = torch._fused_sdp_choice(shared.expand(-1, 2, -1, -1), shared, shared, enable_gqa=True)
+    return chosen != SDPBackend.MATH.value
