@@ -177,17 +177,21 @@ def _given_the_same(model: nn.Module, layers: Sequence[nn.Linear], read: Callabl
     watched = _watched(calls, read_from)
     for layer in layers:
         layer.__class__ = watched
+    made: Sequence[tuple[nn.Linear, Tensor, Tensor]] = ()
     try:
         read()
+        made = tuple(calls)
     except RuntimeError:
-        calls = []
+        pass
     finally:
+        left = dict.fromkeys(layer for layer in layers if layer not in read_from)
         for layer in layers:
             layer.__class__ = nn.Linear
+        calls.clear()  # a class is in a cycle: what it notes would be in memory until garbage is collected
+        read_from.clear()
     groups: list[list[nn.Linear]] = []
     given, numbers = None, torch.empty(0)
-    left = dict.fromkeys(layer for layer in layers if layer not in read_from)
-    for layer, x, copy in calls:
+    for layer, x, copy in made:
         if layer not in left:
             continue
         del left[layer]
