@@ -257,6 +257,17 @@ def test_without_memory_to_pack_weights_the_model_is_overloaded(
         Network(folders()).lay_out()
 
 
+def test_without_memory_to_map_weights_the_model_is_overloaded(
+    folders: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("unable to mmap 64 bytes from file <model.safetensors>: Cannot allocate memory (12)")
+
+    monkeypatch.setattr(networks, "_stored", full)
+    with pytest.raises(Overloaded, match="no memory to load this model"):
+        Network(folders(), own=True)
+
+
 def test_packed_layers_keep_nothing_of_a_pass() -> None:
     layers = [torch.nn.Linear(8, 8).requires_grad_(False) for _ in range(3)]
     pack_layers(layers)

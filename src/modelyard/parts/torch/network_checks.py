@@ -132,4 +132,8 @@ def narrowed(config: Any, window: int) -> Iterator[None]:
 
 def out_of_memory(fault: BaseException) -> bool:
     """Return whether an error means that memory is exhausted, on a graphics card or on the host."""
-    return isinstance(fault, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(fault)
+    return isinstance(fault, torch.OutOfMemoryError | MemoryError) or any(said in str(fault) for said in _NO_MEMORY)
+
+
+_NO_MEMORY = ("can't allocate memory", "Cannot allocate memory")
+"""What torch says, with the class of any other error: of memory that it takes itself, and of a file that it maps."""
